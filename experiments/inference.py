@@ -431,7 +431,7 @@ def _restore(workdir, program, settings):
     with Checkpoints(workdir, keep=None) as checkpoints:
         restored = checkpoints.restore(state)
         if restored is None:
-            raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
+            raise WorkdirError(f"{workdir} has no checkpoint; train it first")
         weights = settings.evaluation.weights
         average = settings.training.average
         state, _ = checkpoints.weights(weights, restored.state, average)

@@ -33,7 +33,7 @@ def define_budget() -> flags.FlagHolder[str | None]:
 
     def check(given):
         if given is not None and seconds_of(given) is None:
-            raise flags.ValidationError("it is no time; write 10m, 8h or 2d")
+            raise flags.ValidationError("it is no time; write 90s, 10m, 8h or 2d")
         return True
 
     flags.register_validator("budget", check)

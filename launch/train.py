@@ -121,9 +121,11 @@ def show(asked):
     machine.check_platform()
     if asked:
         say = functools.partial(print, flush=True)
-        settings, _ = budget.planned(
+        # What it says was measured, where the table below estimates.
+        budget.planned(
             asked, settings, prepare(settings.data), None, say, bool(_INIT_FROM.value)
         )
+        return
     dry_run([Trial("trial", "", {}, settings, "the trial")], stdout_console())
 
 
@@ -155,7 +157,7 @@ def train(settings, asked, interruption):
     from experiments.evaluation.evaluator import score_notes
     from experiments.system import machine
     from experiments.training import loop, multihost
-    from experiments.training.start_point import StartPoint
+    from experiments.training.start_point import StartPoint, check_start
     from experiments.trial import cost
 
     machine.use_compile_cache()
@@ -171,6 +173,9 @@ def train(settings, asked, interruption):
     for note in score_notes(settings, prepared).values():
         say(f"note: {note}")
     workdir = Path(_WORKDIR.value)
+    start = StartPoint(_RESUME.value or "", _INIT_FROM.value or "")
+    if multihost.first():
+        check_start(workdir, start, prepared)
     settings, plan = budget.planned(
         asked, settings, prepared, workdir, say, bool(_INIT_FROM.value)
     )
@@ -178,7 +183,7 @@ def train(settings, asked, interruption):
         settings,
         prepared,
         _WORKDIR.value,
-        start=StartPoint(_RESUME.value or "", _INIT_FROM.value or ""),
+        start=start,
         say=say,
         trackers=_TRACKER.value,
         interruption=interruption,

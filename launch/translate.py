@@ -23,6 +23,9 @@ from absl import flags
 
 from launch import command
 
+SHOWN = 50
+"""Lines whose attention is shown: a page of more would be slow to open."""
+
 _WORKDIR = command.define_workdir("The directory of a trained model")
 _OUTSIDE = command.define_outside()
 _BEAM = flags.DEFINE_integer(
@@ -45,11 +48,15 @@ _PREFIX = flags.DEFINE_string(
 )
 
 _ATTENTION = flags.DEFINE_string(
-    "attention", None, "A page of HTML to write, with the attention of the first lines"
+    "attention",
+    None,
+    f"A page of HTML to write, with the attention of the first {SHOWN} lines",
 )
-
-SHOWN = 50
-"""Lines whose attention is shown: a page of more would be slow to open."""
+flags.register_validator(
+    "attention",
+    lambda value: value is None or (bool(value.strip()) and not Path(value).is_dir()),
+    "it is a directory; name a file to write, as looks.html",
+)
 
 
 def main():
@@ -79,14 +86,15 @@ def main():
     if unseen := translator.unseen(lines):
         print(f"note: {unseen}", file=sys.stderr)
     found = translator.n_best(lines)
-    if _ATTENTION.value:
-        show_attention(translator, lines, [some[0].text for some in found])
     for hypotheses in found:
         if n == 0:
             print(hypotheses[0].text)
         filled = hypotheses + [Hypothesis(-math.inf, "")] * n
         for score, text in filled[:n]:
             print(f"{score:.4f}\t{text}")
+    if _ATTENTION.value:
+        # Last: where the page cannot be written, the translations are there.
+        show_attention(translator, lines, [some[0].text for some in found])
 
 
 def show_attention(translator, lines, texts):
@@ -96,12 +104,17 @@ def show_attention(translator, lines, texts):
 
     shown = translator.attention(lines[:SHOWN], texts[:SHOWN])
     title = f"Attention of {_WORKDIR.value}"
-    write_text(Path(_ATTENTION.value), attention_page(title, *shown))
-    if len(lines) > SHOWN:
-        print(
-            f"note: {_ATTENTION.value} has the first {SHOWN} of {len(lines)} lines",
-            file=sys.stderr,
+    if not shown[0]:
+        return print(
+            "note: there is no line whose attention can be shown", file=sys.stderr
         )
+    write_text(Path(_ATTENTION.value), attention_page(title, *shown))
+    of = (
+        f"the first {SHOWN} of {len(lines)}"
+        if len(lines) > SHOWN
+        else f"{len(shown[0])}"
+    )
+    print(f"attention of {of} lines: {_ATTENTION.value}", file=sys.stderr)
 
 
 def cli() -> None:

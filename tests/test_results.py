@@ -3,8 +3,12 @@
 import importlib.util
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+
+from experiments.evaluation.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,3 +68,22 @@ def test_what_is_changed_by_hand_is_found(results, file, old, new, fault):
     assert old in text
     path.write_text(text.replace(old, new, 1), "utf-8")
     assert any(fault in found for found in results.faults())
+
+
+def test_metrics_by_length_are_shares_of_one(results, monkeypatch):
+    """As all scores that are kept, also of a metric that is shown in hundredths."""
+    (metric,) = [metric for metric in METRICS if metric.key == "exact_match"]
+    sentences = {
+        "validation_source": np.array([2, 3, 6]),
+        "test_source": np.array([2, 3, 6]),
+        metric.arrays[0]: np.array([1, 0, 1]),
+    }
+    monkeypatch.setattr(results, "longest_in_training", lambda rows: 4)
+    monkeypatch.setattr(results, "read_sentences", lambda trial, metrics: sentences)
+    row = SimpleNamespace(name="base", finished=[SimpleNamespace(seed=0)])
+    lines = list(results._lengths([row], [metric]))
+    values = {line["bucket"]: line["value"] for line in lines}
+    assert list(values.values()) == [0.5, 1.0]
+    # None is longer than those of training.
+    monkeypatch.setattr(results, "longest_in_training", lambda rows: 6)
+    assert not list(results._lengths([row], [metric]))

@@ -126,6 +126,14 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def link_or_copy(source: str, target: str) -> None:
+    """Links a file that nobody changes any more; copies it where there are no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def sync(path: Path) -> None:
     """Waits until a file is on the disk, or which files a directory has."""
     number = os.open(path, os.O_RDONLY)

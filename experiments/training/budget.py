@@ -26,6 +26,7 @@ from experiments.settings import Settings
 from experiments.system.files import DamagedError, read_json, write_json
 from experiments.training import speed
 from experiments.training.population import program_for
+from experiments.training.run_dir import look_up
 from experiments.trial.lanes import Lanes
 from experiments.trial.program import initial_state
 
@@ -213,5 +214,12 @@ def kept(workdir: Path, given: str | None) -> Plan | None:
             f"{workdir} was begun with --budget={plan.given}, and its {steps:,} steps are "
             "fixed: leave --budget out, or choose another --workdir; in place of it "
             "--config.training.steps=N makes the trial longer"
+        )
+    config = read_json(workdir / "config.json")
+    now = look_up(config, "training.steps") or steps
+    if given and now > steps:
+        raise WorkdirError(
+            f"{workdir} has got more steps than --budget={given} chose: leave --budget out, "
+            f"and give --config.training.steps={now}"
         )
     return plan

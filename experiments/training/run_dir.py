@@ -29,6 +29,7 @@ from experiments.settings import Settings, schema
 from experiments.system import checksums, code, machine
 from experiments.system.files import (
     DamagedError,
+    link_or_copy,
     read_json,
     remove,
     remove_leftovers,
@@ -37,6 +38,7 @@ from experiments.system.files import (
     write_json,
     write_text,
 )
+from experiments.training.checkpoints import FOLDER
 
 BEGUN = ("config.json", "record.json", "vocabulary.model")
 """The files that are written when a trial begins."""
@@ -101,7 +103,7 @@ class RunDir:
             shorter = self.path / f"at-{settings.training.steps}"
             kept = ""
             if shorter.exists():
-                kept = f"{shorter} has the result of {settings.training.steps} steps. "
+                kept = f"{shorter} is the trial of {settings.training.steps} steps. "
             raise WorkdirError(
                 f"{self.path} belongs to another config: {differences(theirs, ours)}. {kept}"
                 f"Choose another --workdir, where --resume={self.path} goes on from the "
@@ -146,7 +148,7 @@ class RunDir:
             (self.path / "result.json").unlink()
             # Those of the files that are about to change.
             checksums.write_checksums(self.path, ["record.json"])
-            self._say(f"{kept} keeps the result of {before} steps")
+            self._say(f"{kept} keeps the trial of {before} steps")
         # Last: until then the same command begins all this again.
         write_json(self.path / "config.json", settings.to_dict())
 
@@ -165,7 +167,10 @@ class RunDir:
             )
 
     def _copy_ended(self, target):
-        """Copies the files of an ended trial to a folder, wholly or not at all."""
+        """Copies an ended trial to a folder, wholly or not at all.
+
+        Checkpoints are linked, and so take room only once the trial has removed its own.
+        """
         if target.exists():
             return
         unfinished = target.with_name(f"{target.name}.copying")
@@ -176,6 +181,12 @@ class RunDir:
                 copy = unfinished / path.relative_to(self.path)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
+        if (self.path / FOLDER).is_dir():
+            shutil.copytree(
+                self.path / FOLDER,
+                unfinished / FOLDER,
+                copy_function=link_or_copy,
+            )
         os.rename(unfinished, target)
 
     def _outside_files(self):

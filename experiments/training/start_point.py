@@ -76,13 +76,46 @@ def find_start(
     return Restored(fresh, {}), None
 
 
-def _resume(workdir, fresh, settings, prepared):
+def check_start(workdir: Path, start: StartPoint, prepared: Dataset) -> None:
+    """Raises WorkdirError where the other trial has other data, or another vocabulary.
+
+    Nothing is written: the directory can still be begun otherwise. One that has checkpoints
+    of its own goes on from these.
+    """
+    if (workdir / FOLDER).exists():
+        return
+    if start.resume:
+        _check_data(Path(start.resume), prepared)
+    if start.init_from:
+        _check_vocabulary(Path(start.init_from), prepared)
+
+
+def _check_data(workdir, prepared):
+    """Returns the other trial's config."""
     config, record = read_trial(workdir)
     if differences := other_data(record, prepared):
         raise WorkdirError(
             f"--resume={workdir} is of other data: {differences}. "
             "--init_from takes its weights alone"
         )
+    return config
+
+
+def _check_vocabulary(workdir, prepared):
+    """Returns the other trial's config."""
+    config, record = read_trial(workdir)
+    theirs = record.get("vocabulary")
+    ours = prepared.vocabulary().digest
+    if theirs != ours:
+        raise WorkdirError(
+            f"--init_from={workdir} has another vocabulary: {theirs}, and {ours} here; "
+            f"its weights mean other tokens; give --config.data.vocabulary={workdir}"
+        )
+    return config
+
+
+def _resume(workdir, fresh, settings, prepared):
+    config = _check_data(workdir, prepared)
     for key in DATA_ORDER:
         theirs = look_up(config, key)
         ours = look_up(settings.to_dict(), key)
@@ -123,14 +156,7 @@ def _check_schedule(workdir, config, settings, step):
 
 
 def _initialise(workdir, fresh, settings, prepared):
-    config, record = read_trial(workdir)
-    theirs = record.get("vocabulary")
-    ours = prepared.vocabulary().digest
-    if theirs != ours:
-        raise WorkdirError(
-            f"--init_from={workdir} has another vocabulary: {theirs}, and {ours} here; "
-            f"its weights mean other tokens; data.vocabulary={workdir} is its own"
-        )
+    config = _check_vocabulary(workdir, prepared)
     # The directory may be another person's: code that it names is not run unasked.
     other = resolve(config, trusted=False)
     name = other.evaluation.weights
@@ -156,7 +182,7 @@ def _initialise(workdir, fresh, settings, prepared):
 def _restore(checkpoints, workdir, template):
     restored = checkpoints.restore(template)
     if restored is None:
-        raise WorkdirError(f"{workdir} has no checkpoint yet; train it first")
+        raise WorkdirError(f"{workdir} has no checkpoint; train it first")
     return restored
 
 

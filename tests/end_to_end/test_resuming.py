@@ -2,10 +2,10 @@
 
 import functools
 import json
+import os
 import resource
 import shutil
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -14,6 +14,7 @@ import pytest
 
 from experiments.data.batches import Batches
 from experiments.errors import CheckpointError, WorkdirError
+from experiments.inference import Translator
 from experiments.system import checksums
 from experiments.system.signals import Interrupted
 from experiments.training import loop, run_dir
@@ -177,7 +178,7 @@ def files(folder):
     }
 
 
-@pytest.mark.parametrize("killed", [None, "unlink", "write_checksums", "write_json"])
+@pytest.mark.parametrize("killed", [None, "rename", "write_checksums", "write_json"])
 def test_a_longer_trial_is_as_if_it_had_been_so_from_the_first_step_on(
     finished, tmp_path, monkeypatch, killed
 ):
@@ -186,9 +187,12 @@ def test_a_longer_trial_is_as_if_it_had_been_so_from_the_first_step_on(
     before = files(workdir)
     longer = tiny.resolve(**MORE, training__steps=16)
     if killed:
-        place = dict(unlink=Path, write_checksums=checksums).get(killed, run_dir)
+        place = dict(rename=os, write_checksums=checksums).get(killed, run_dir)
+        rename = os.rename
 
-        def die(*_, **__):
+        def die(*paths, **__):
+            if killed == "rename":
+                rename(*paths)
             raise KeyError(killed)
 
         with monkeypatch.context() as patch:
@@ -197,7 +201,9 @@ def test_a_longer_trial_is_as_if_it_had_been_so_from_the_first_step_on(
                 run_dir.RunDir(workdir).open(longer)
     result = run(workdir, longer)
     assert files(workdir / "at-12") == before
-    # It is a whole trial, whose result the same settings read.
+    # It is a whole trial, whose result the same settings read, and whose model translates.
+    lines = ["3 days ago", "May 4"]
+    assert Translator(workdir / "at-12")(lines) == Translator(finished[0])(lines)
     assert unclocked(run_dir.RunDir(workdir / "at-12").open(SETTINGS)) == finished[1]
     straight = run(tmp_path / "straight", longer)
     assert result == straight and metrics(workdir) == metrics(tmp_path / "straight")
@@ -250,7 +256,7 @@ def test_more_steps_that_would_make_another_trial_are_refused(
 def test_fewer_steps_are_another_trial_whose_result_is_named(finished, tmp_path):
     workdir = shutil.copytree(finished[0], tmp_path / "longer")
     run_dir.RunDir(workdir).open(tiny.resolve(**MORE, training__steps=16))
-    with pytest.raises(WorkdirError, match="at-12 has the result of 12 steps"):
+    with pytest.raises(WorkdirError, match="at-12 is the trial of 12 steps"):
         run_dir.RunDir(workdir).open(SETTINGS)
 
 
@@ -288,12 +294,12 @@ def test_what_another_trial_read_must_be_the_same(finished, tmp_path):
         run(tmp_path / "resumed", start=StartPoint(resume=str(donor)))
     with pytest.raises(
         WorkdirError,
-        match=r"has another vocabulary: 4567, and .*; data.vocabulary=.* is its own",
+        match=r"has another vocabulary: 4567, and .*; give --config.data.vocabulary=",
     ):
         run(tmp_path / "own", start=StartPoint(init_from=str(donor)))
     shutil.rmtree(donor / "checkpoints")
     (donor / "record.json").write_text(json.dumps(record))
-    with pytest.raises(WorkdirError, match="donor has no checkpoint yet"):
+    with pytest.raises(WorkdirError, match="donor has no checkpoint;"):
         run(tmp_path / "own", start=StartPoint(init_from=str(donor)))
 
 

@@ -47,12 +47,21 @@ def test_attention_is_of_the_lines_in_their_order(trained):
     np.testing.assert_array_equal(maps["0/cross"], arrays["1/cross"])
 
 
+def test_examples_of_several_sentences_are_each_their_own(trained):
+    records = json.loads((trained / "examples.json").read_text())
+    vocabulary = tiny.corpus().vocabulary()
+    assert len({record["source"] for record in records}) == 2
+    for record in records:
+        n = len(vocabulary.encode([record["source"]])[0]) + 1
+        assert len(record["source_tokens"]) == n
+
+
 def test_the_command_writes_a_page(trained, tmp_path):
     page = tmp_path / "new/looks.html"
     text = "\n".join([*LINES, "</script><b>"] * 20) + "\n"
     done = call("translate", f"--workdir={trained}", f"--attention={page}", text=text)
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 80
-    assert f"{page} has the first 50 of 80 lines" in done.stderr
+    assert f"attention of the first 50 of 80 lines: {page}" in done.stderr
     written = page.read_text()
     # What lines say is data, and no markup.
     assert "<b>" not in written and not re.search(r'(src|href)="', written)
@@ -61,6 +70,21 @@ def test_the_command_writes_a_page(trained, tmp_path):
     assert len(model["examples"]) == 37
     assert model["examples"][2]["source"] == "</script><b>"
     assert set(model["examples"][0]["maps"]) == {"encoder", "decoder", "cross"}
+
+
+def test_a_page_that_cannot_be_written_costs_no_translation(trained, tmp_path):
+    done = call(
+        "translate", f"--workdir={trained}", f"--attention={tmp_path}", text="a"
+    )
+    assert done.returncode == 2 and "it is a directory; name a file" in done.stderr
+    (tmp_path / "file").touch()
+    page = tmp_path / "file/looks.html"
+    done = call("translate", f"--workdir={trained}", f"--attention={page}", text="a\n")
+    assert done.returncode == 2 and len(done.stdout.splitlines()) == 1
+    page = tmp_path / "none.html"
+    done = call("translate", f"--workdir={trained}", f"--attention={page}", text="\n")
+    assert done.returncode == 0 and "there is no line" in done.stderr
+    assert not page.exists()
 
 
 def test_a_model_without_attention_says_so(tmp_path):

@@ -114,7 +114,12 @@ def test_a_trial_with_a_budget_goes_on_to_its_steps_and_further(
         assert status == 0 and "training.steps=14" in said and "step     " not in said
     status, said = planned("--config.training.steps=16", f"--workdir={workdir}")
     assert status == 0 and "step     16  validation" in said
-    assert f"{workdir}/at-14 keeps the result of 14 steps" in said
+    assert f"{workdir}/at-14 keeps the trial of 14 steps" in said
+    status, said = planned("--budget=2200s", f"--workdir={workdir}")
+    assert (
+        status == 2
+        and "leave --budget out, and give --config.training.steps=16" in said
+    )
 
 
 def test_a_warm_up_that_does_not_fit_is_refused_and_nothing_is_kept(planned, tmp_path):
@@ -126,6 +131,21 @@ def test_a_warm_up_that_does_not_fit_is_refused_and_nothing_is_kept(planned, tmp
     # With more time the same directory will do.
     status, said = planned("--budget=2200s", long, f"--workdir={workdir}", "--dry_run")
     assert status == 0 and "training.steps=14" in said
+
+
+def test_weights_of_another_vocabulary_are_refused_before_anything_is_written(
+    planned, tmp_path
+):
+    other = tmp_path / "other"
+    planned(f"--workdir={other}")
+    begun = ("--config.data.vocabulary_size=450", f"--workdir={tmp_path / 'own'}")
+    status, said = planned("--budget=2200s", f"--init_from={other}", *begun)
+    assert status == 2 and "measuring" not in said
+    assert f"give --config.data.vocabulary={other}" in said
+    assert not (tmp_path / "own").exists()
+    status, said = planned(f"--resume={other}", *begun)
+    assert status == 2 and f"--resume={other} is of other data" in said
+    assert not (tmp_path / "own").exists()
 
 
 def test_a_directory_that_is_in_use_is_not_planned_for(planned, tmp_path):
@@ -152,7 +172,7 @@ def test_a_budget_beside_what_contradicts_it_is_refused(planned, arguments, mess
 @pytest.mark.parametrize("given", ["8", "8w", "", "-3h", "0m", "nanh", "1e3h"])
 def test_what_is_no_time_is_refused(planned, given):
     status, said = planned(f"--budget={given}", "--workdir=never")
-    assert status == 2 and "it is no time; write 10m, 8h or 2d" in said
+    assert status == 2 and "it is no time; write 90s, 10m, 8h or 2d" in said
 
 
 def test_training_that_took_longer_says_so(train):

@@ -145,7 +145,11 @@ class Texts:
         # Of all splits, so that a user has to mend them once.
         for split in SPLITS:
             collections.deque(self._good(split), maxlen=0)
-        remedy = "" if self._skips else ", or set data.bad_lines=skip to leave them out"
+        remedy = (
+            ""
+            if self._skips
+            else ", or give --config.data.bad_lines=skip to leave them out"
+        )
         raise CorpusError(f"{self._described()}; mend them{remedy}")
 
     def _described(self):

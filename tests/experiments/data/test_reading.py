@@ -51,7 +51,7 @@ def test_bad_lines_are_named_once_all_was_read(tmp_path):
     assert message.startswith(f"14 bad lines: {tmp_path}/train.en:3: invalid UTF-8")
     assert "train.de:200: NUL character" in message
     assert "train.en:252: " in message and "train.en:253: " not in message
-    assert "; and 9 more; mend them, or set data.bad_lines=skip" in message
+    assert "; and 9 more; mend them, or give --config.data.bad_lines=skip" in message
     assert "\n" not in message
 
 

@@ -52,6 +52,7 @@ def test_what_is_chosen_fills_the_time(costs, seconds):
     assert save_every % chosen["training.log_every"] == 0
     assert chosen["training.log_every"] <= t.log_every
     assert save_every * costs.step <= max(SAVED, t.log_every * costs.step)
+    assert chosen["training.until"] == "steps"
     # They are settings that a trial can have.
     tiny.resolve(**{key.replace(".", "__"): x for key, x in chosen.items()})
 
