@@ -83,7 +83,7 @@ def test_metrics_by_length_are_shares_of_one(results, monkeypatch):
     row = SimpleNamespace(name="base", finished=[SimpleNamespace(seed=0)])
     lines = list(results._lengths([row], [metric]))
     values = {line["bucket"]: line["value"] for line in lines}
-    assert list(values.values()) == [0.5, 1.0]
+    assert list(values.values()) == [1.0, 0.0, 1.0]
     # None is longer than those of training.
     monkeypatch.setattr(results, "longest_in_training", lambda rows: 6)
     assert not list(results._lengths([row], [metric]))
