@@ -20,7 +20,7 @@ from experiments.system.signals import Interrupted
 from experiments.training import loop, run_dir
 from experiments.training.checkpoints import Checkpoints
 from experiments.training.device_data import DeviceData
-from experiments.training.start_point import StartPoint
+from experiments.training.start_point import StartPoint, check_start
 from experiments.training.trial_run import DrawnBatches, TrialRun, batches_of
 from experiments.trial.lanes import Lanes, distribute, take_lane
 from experiments.trial.program import (
@@ -209,6 +209,14 @@ def test_a_longer_trial_is_as_if_it_had_been_so_from_the_first_step_on(
     assert result == straight and metrics(workdir) == metrics(tmp_path / "straight")
     record = json.loads((workdir / "record.json").read_text())
     assert record["settings_digest"] == longer.digest()
+
+
+@pytest.mark.parametrize("name", ["resume", "init_from"])
+def test_a_trial_that_goes_on_needs_the_other_no_more(finished, tmp_path, name):
+    gone = StartPoint(**{name: str(tmp_path / "gone")})
+    check_start(finished[0], gone, tiny.corpus())
+    with pytest.raises(WorkdirError, match="gone holds no trained model"):
+        check_start(tmp_path / "new", gone, tiny.corpus())
 
 
 def test_an_unfinished_trial_may_get_more_steps(tmp_path):
