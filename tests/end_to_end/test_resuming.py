@@ -178,7 +178,15 @@ def files(folder):
     }
 
 
-@pytest.mark.parametrize("killed", [None, "rename", "write_checksums", "write_json"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        None,
+        "rename",
+        pytest.param("write_checksums", marks=pytest.mark.ci),
+        pytest.param("write_json", marks=pytest.mark.ci),
+    ],
+)
 def test_a_longer_trial_is_as_if_it_had_been_so_from_the_first_step_on(
     finished, tmp_path, monkeypatch, killed
 ):

@@ -216,6 +216,7 @@ def test_stablehlo_of_a_language_model_has_the_logits_of_a_full_pass(tmp_path):
         np.testing.assert_allclose(logits[0], expected[t], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.ci
 def test_labels_are_no_text(tmp_path):
     train(tmp_path / "trained", model__kind="classifier", data__corpus="first")
     with pytest.raises(UserError, match="writes no text"):
