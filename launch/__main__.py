@@ -19,6 +19,7 @@ COMMANDS = (
     "data",
     "settings",
     "check",
+    "bar",
 )
 # The wheel has no benchmarks.
 if importlib.util.find_spec("launch.bench") is not None:

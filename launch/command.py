@@ -57,12 +57,16 @@ HELP = {"--help", "-help", "-h", "-?"}
 
 
 def start(
-    main, required: Sequence[str] = (), unless: Mapping[str, str] = MappingProxyType({})
+    main,
+    required: Sequence[str] = (),
+    unless: Mapping[str, str] = MappingProxyType({}),
+    takes_words: bool = False,
 ) -> None:
     """Runs `main()` after parsing the flags; turns a user's mistake into one line.
 
     `required` are the names of flags that must be given; `unless` names for some of them a
-    flag with which they need not be.
+    flag with which they need not be. With `takes_words` main is given the words that are no
+    flags, which are a mistake otherwise.
     """
     open_streams()
     # By default Python's collector looks through all that JAX has traced again and again: a
@@ -75,8 +79,15 @@ def start(
         # launch.data gives a partial, which has no module of its own.
         module = sys.modules[getattr(main, "func", main).__module__]
         return without_traceback(lambda: print(_help(module, required)))
-    parse = functools.partial(_parse, required=required, unless=unless)
-    app.run(lambda _: without_traceback(main), flags_parser=parse)
+    parse = functools.partial(
+        _parse, required=required, unless=unless, takes_words=takes_words
+    )
+
+    def run(left):
+        given = [left[1:]] if takes_words else []
+        without_traceback(functools.partial(main, *given))
+
+    app.run(run, flags_parser=parse)
 
 
 def run_as_one_of(hosts: str | None, run) -> None:
@@ -387,7 +398,7 @@ def _message_of_disk(error):
     )
 
 
-def _parse(arguments, required=(), unless=MappingProxyType({})):
+def _parse(arguments, required=(), unless=MappingProxyType({}), takes_words=False):
     """Parses the flags, as `app.run` asks; ends with a usage error for a mistake."""
     values = flags.FLAGS
     try:
@@ -396,7 +407,8 @@ def _parse(arguments, required=(), unless=MappingProxyType({})):
         left = values(arguments)
         config = values["config"].value if "config" in values else None
         config_flag.check_file(config)
-        _check_words(left[1:])
+        if not takes_words:
+            _check_words(left[1:])
         _check_required(
             [
                 name

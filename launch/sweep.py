@@ -27,6 +27,7 @@ give the product of their values. The report has the rows at their own values be
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import time
@@ -35,13 +36,10 @@ from pathlib import Path
 import jax
 from absl import flags
 
-from experiments.data.dataset import prepare
-from experiments.evaluation.metrics import METRICS
-from experiments.sweep.claims import Others, Presence, planner_lives
-from experiments.sweep.joiner import CancelledError, begin
-from experiments.sweep.plan import check_all, plan_trials
+from experiments.sweep.claims import Others, planner_lives
+from experiments.sweep.joiner import CancelledError
+from experiments.sweep.plan import plan_trials
 from experiments.sweep.points import expand, select_points, sweeps_of
-from experiments.sweep.progress import Progress
 from experiments.sweep.tuning import (
     Tuning,
     choices,
@@ -50,20 +48,17 @@ from experiments.sweep.tuning import (
     trials_to_run,
 )
 from experiments.sweep.workdir import (
-    adopt_directories,
-    check_one_code,
     is_finished,
-    open_workdir,
     read_sweep_file,
     read_trials,
     set_question,
 )
 from experiments.system import huge_pages, machine
 from experiments.system.console import print_line, stdout_console
-from experiments.system.files import READ_ONLY, lock
 from experiments.system.signals import Interruption
 from launch import command, config_flag, executor_flags
 from launch.dry_run import Target, dry_run, dry_run_tuned
+from launch.training import Sweep, metrics_of, train_free, train_plans
 
 config_flag.define_config()
 _WORKDIR = command.define_workdir(
@@ -150,7 +145,7 @@ def main():
         plans = iter([planned])
     # None after a dry run.
     if plans is not None:
-        sys.exit(1 if run(plans, read_workdir(), console, tuning) else 0)
+        train_plans(_sweep(console, tuning), plans, functools.partial(finish, console))
 
 
 def plan(console):
@@ -199,6 +194,10 @@ def join(console):
             )
     command.load_outside(executor_flags.value("outside"))
     workdir = read_workdir()
+    # As a guest it lists nothing.
+    sweep = Sweep(workdir, console, path="", config=None)._replace(
+        mixed_code=_MIXED_CODE.value
+    )
     interruption = Interruption()
     others = Others(workdir, executor_flags.value("silence"))
     listed = None
@@ -208,7 +207,7 @@ def join(console):
             if listed != before or listed is None:
                 planned = read_trials(workdir)
                 try:
-                    train_free(planned, workdir, console, interruption)
+                    train_free(sweep, planned, interruption)
                 except CancelledError as error:
                     # No failure: a scheduler must not start this process again.
                     return print_line(console, str(error))
@@ -224,16 +223,6 @@ def join(console):
         else f"all {len(planned)} trials have ended: "
         f"python -m launch.report --workdir={workdir}",
     )
-
-
-def train_free(planned, workdir, console, interruption):
-    """Trains what nobody else does, as a guest of the process that planned it."""
-    todo = [trial for trial in planned if not is_finished(workdir, trial)]
-    if todo:
-        check_code(workdir, planned, console)
-        prepared = prepare_all(todo, console)
-        already = len(planned) - len(todo)
-        _run(todo, already, prepared, workdir, console, interruption)
 
 
 def read_workdir() -> Path:
@@ -280,7 +269,7 @@ def plan_auto(planned, overrides, keys, console):
         command.mistake(
             f"--seeds={AUTO} chooses the seeds: leave seed out of the sweep and flags"
         )
-    metrics = _metrics(planned)
+    metrics = metrics_of(planned)
     interest = command.read_interest(_INTEREST.value, metrics)
     asked = read_question(keys)
     if asked and asked.pairs:
@@ -315,40 +304,6 @@ def plan_tuned(rows, workdir):
         yield planned
 
 
-def run(plans, workdir, console, tuning):
-    """Runs what has not ended, plan after plan, and reports. Returns how many trials failed."""
-    interruption = Interruption()
-    with contextlib.ExitStack() as stack:
-        # Before this nothing is lost when a signal ends the process.
-        stack.enter_context(interruption.listening())
-        stack.enter_context(lock(workdir))
-        if tuning or _SEEDS.value == AUTO:
-            # Who joins waits for what is planned later.
-            stack.enter_context(Presence(workdir, plans=True))
-        new = 0
-        for planned in plans:
-            trained, already = train(planned, workdir, console, interruption, tuning)
-            new += len(trained) - already
-        return report(trained, len(trained) - new, workdir, console)
-
-
-def train(planned, workdir, console, interruption, tuning):
-    """Runs what has not ended. Returns the trials, and how many had ended before."""
-    planned = adopt_directories(workdir, planned)
-    todo = [trial for trial in planned if not is_finished(workdir, trial)]
-    already = len(planned) - len(todo)
-    if todo:
-        # Before the corpora are read, which may take minutes.
-        check_code(workdir, planned, console)
-        check_all(todo)
-        prepared = prepare_all(todo, console)
-    _list_trials(workdir, planned, bool(todo), tuning)
-    _ask(workdir, planned)
-    if todo:
-        _run(todo, already, prepared, workdir, console, interruption)
-    return planned, already
-
-
 def read_question(keys):
     """Returns what flags ask, else what the config's sweeps ask; None for neither.
 
@@ -374,6 +329,23 @@ def read_question(keys):
     return dataclasses.replace(question, within=tuple(filter(varies, question.within)))
 
 
+def _sweep(console, tuning):
+    """Returns what the flags say of the sweep that is trained."""
+    experiment = config_flag.experiment()
+    workdir = read_workdir()
+    return Sweep(
+        workdir,
+        console,
+        experiment.path,
+        experiment.config,
+        _SWEEP.value or [],
+        is_auto=_SEEDS.value == AUTO,
+        tuning=tuning and tuning.to_json(),
+        mixed_code=_MIXED_CODE.value,
+        when_listed=functools.partial(_ask, workdir),
+    )
+
+
 def _ask(workdir, planned):
     """Notes the question before training; one of flags only where the sweep has rows for it.
 
@@ -392,79 +364,23 @@ def _ask(workdir, planned):
         set_question(workdir, asked.to_json())
 
 
-def check_code(workdir, planned, console):
-    """Says which trials other code has begun; ends where the next trials depend on them."""
-    check_one_code(
-        workdir,
-        planned,
-        lambda line: print_line(console, line),
-        mixed_code=_MIXED_CODE.value,
-        decides=_SEEDS.value == AUTO or bool(_TUNE.value),
-    )
-
-
-def prepare_all(todo, console):
-    """Returns the corpora of trials: the workers open what this process leaves in the cache."""
-    prepared = {data: prepare(data) for data in {t.settings.data for t in todo}}
-    for line in dict.fromkeys(w for p in prepared.values() for w in p.warnings()):
-        print_line(console, line)
-    return prepared
-
-
-def report(planned, already, workdir, console):
-    """Writes the report and prints its table. Returns how many trials failed."""
+def finish(console, trained):
+    """Writes the report, prints its table and ends, with status 1 where trials failed."""
     from experiments.report.terminal import print_table
     from experiments.report.write import write_report
 
-    written = write_report(workdir, _metrics(planned), mixed_code=_MIXED_CODE.value)
+    planned, before = trained
+    workdir = read_workdir()
+    metrics = metrics_of(planned)
+    written = write_report(workdir, metrics, mixed_code=_MIXED_CODE.value)
     print_table(written.table, console)
     print_line(
         console,
-        f"\n{already} of {len(planned)} trials were finished before" if already else "",
+        f"\n{before} of {len(planned)} trials were finished before" if before else "",
     )
     place = written.unwritten or written.html
     print_line(console, f"report: {place}")
-    return sum(not is_finished(workdir, trial) for trial in planned)
-
-
-def _list_trials(workdir, planned, is_needed, tuning):
-    """Writes sweep.json; where nothing can be written only if that `is_needed`.
-
-    So the table of a finished sweep can be shown from a read-only file system.
-    """
-    experiment = config_flag.experiment()
-    try:
-        open_workdir(
-            workdir,
-            experiment.path,
-            experiment.config,
-            _SWEEP.value or [],
-            planned,
-            is_auto=_SEEDS.value == AUTO,
-            tuning=tuning and tuning.to_json(),
-        )
-    except OSError as error:
-        if is_needed or error.errno not in READ_ONLY:
-            raise
-
-
-def _metrics(planned):
-    """Returns all metrics that the trials have, custom ones last."""
-    metrics = dict.fromkeys(METRICS)
-    for trial in planned:
-        metrics.update(dict.fromkeys(trial.settings.evaluation.own_metrics))
-    return tuple(metrics)
-
-
-def _run(todo, already, prepared, workdir, console, interruption):
-    say = lambda line: print_line(console, line)
-    if not executor_flags.value("join"):
-        begin(workdir, todo)
-    outside = {f"{c.place}:{c.name}" for t in todo for c in t.settings.outside()}
-    training = executor_flags.train(
-        workdir, todo, prepared, say, interruption, sorted(outside)
-    )
-    Progress(workdir, todo, already, console, _metrics(todo)).follow(training)
+    sys.exit(1 if any(not is_finished(workdir, trial) for trial in planned) else 0)
 
 
 def target():

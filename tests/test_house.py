@@ -42,6 +42,7 @@ EXPERIMENTS = {
     "export": {"inference"},
     "report": {"evaluation"},
     "configs": {"data"},
+    "bar": {"configs", "report", "sweep"},
 }
 """The rooms of experiments/: each may import those it names and all that these may."""
 

@@ -16,7 +16,7 @@ from experiments.system import machine
 
 ROOT = Path(__file__).parents[2]
 
-APART = ("configs", "report", "results", "sweep")
+APART = ("bar", "configs", "report", "results", "sweep")
 """Folders of experiments/ whose code decides no result of a trial."""
 
 

@@ -1,0 +1,183 @@
+"""Enters an attention at the bar: a fixed test, against all that was entered before.
+
+    python -m launch.bar my.py:Mine --workdir=runs/mine
+    python -m launch.bar normaliser=sparsemax score='softcap(cap=30)' --workdir=runs/sparse
+
+Each word changes one option of attention: a class of your own, or an option with its value.
+Seven tasks are trained at three learning rates with four to eight seeds, at base's number of
+parameters, and compared with base and with the record. The same command goes on after an
+interruption. Its log is WORKDIR/log; experiments/bar/README.md has the rules.
+
+    python -m launch.bar --verify=experiments/bar/entries/small/path --workdir=runs/verify
+
+trains one seed of each task again as a log has it, and says whether it comes out the same.
+
+    python -m launch.bar --enter=runs/mine/log
+
+puts a log among the entries of this checkout, and writes their table and page anew.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import jax
+from absl import flags
+
+from experiments.bar import entry, judge, log, rules, show, verify
+from experiments.sweep.plan import plan_trials
+from experiments.system import huge_pages
+from experiments.system.console import print_line, stdout_console
+from experiments.training.run_dir import read_json
+from launch import command, executor_flags
+from launch.dry_run import Target, dry_run
+from launch.training import Sweep, train_plans
+
+_WORKDIR = command.define_workdir("The directory for everything that is written")
+_NAME = flags.DEFINE_string(
+    "name", None, "What the entry is called; without it, what it changes"
+)
+_SIZE = flags.DEFINE_enum("size", "small", rules.SIZES, "Which of the tests")
+_VERIFY = flags.DEFINE_string(
+    "verify", None, "The log of an entry that is to be checked"
+)
+_ENTER = flags.DEFINE_string("enter", None, "A log that is put among the entries")
+_DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "Say what it will take, and train nothing"
+)
+_DEVICE = flags.DEFINE_string(
+    "device", None, "For --dry_run: say what fits this device, as v5e or h100"
+)
+
+executor_flags.define_flags()
+
+
+def main(words):
+    if _ENTER.value:
+        return enter(Path(_ENTER.value), stdout_console())
+    if _DRY_RUN.value:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    else:
+        # This process only plans: an accelerator is the workers' to use.
+        jax.config.update("jax_platforms", "cpu")
+        if _WORKDIR.value is None:
+            command.mistake("--workdir=DIR is needed, such as --workdir=runs/mine")
+    executor_flags.check()
+    if executor_flags.value("join"):
+        command.mistake(
+            "help with python -m launch.sweep --join: leave --join out here"
+        )
+    console = stdout_console()
+    if _VERIFY.value:
+        if words:
+            command.mistake(
+                f"{words[0]}: --verify has what its log says; leave this out"
+            )
+        return check_log(log.read(Path(_VERIFY.value)), console)
+    changes = entry.read_changes(words)
+    others = log.read_all(_SIZE.value)
+    if not changes and others:
+        command.mistake(
+            "name what the entry changes: a class of your own as my.py:Mine, or an option as "
+            "normaliser=sparsemax"
+        )
+    if _DRY_RUN.value:
+        everything = plan(_SIZE.value, changes, max(rules.LOOKS))
+        return dry_run(everything, console, target=Target(device=_DEVICE.value))
+    run_entry(changes, others, console)
+
+
+def plan(size, changes, seeds, tasks=()):
+    """Returns the trials of an entry with its first seeds."""
+    points = entry.points(size, changes, range(seeds), tasks)
+    return plan_trials(rules.get_config(size), points)
+
+
+def run_entry(changes, others, console):
+    """Trains an entry look by look, then writes its log and says what it is."""
+    size, workdir = _SIZE.value, Path(_WORKDIR.value)
+    tasks = rules.tasks_of(size)
+    name = _NAME.value or ", ".join(f"{k}={x}" for k, x in changes.items()) or "base"
+    standing = judge.standings({x.name: x.values() for x in others}, tasks)
+    opponents = [x.values() for x in others if _is_opponent(x.name, standing)]
+
+    def plans():
+        for seeds in rules.LOOKS:
+            yield plan(size, changes, seeds)
+            runs = log.values_of(
+                _runs(workdir, plan(size, changes, seeds), size), tasks
+            )
+            if opponents and judge.is_hopeless(runs, opponents, tasks):
+                return
+
+    def finish(trained):
+        written = _write_log(workdir, name, size, changes, trained.planned)
+        for line in show.verdict(written, others):
+            print_line(console, line)
+        print_line(console, f"log: {written.directory}")
+
+    train_plans(_sweep(workdir, console, size), plans(), finish)
+
+
+def _is_opponent(name, standing):
+    """Whether an entry is base or the record."""
+    records = [x for x, found in standing.items() if found.is_record]
+    return name in (records[0], records[-1])
+
+
+def _sweep(workdir, console, size):
+    place = f"{rules.__file__}:{size}"
+    return Sweep(workdir, console, place, rules.get_config(size), ["tasks", "rate"])
+
+
+def _runs(workdir, planned, size):
+    return log.runs_of(workdir, planned, size)
+
+
+def _write_log(workdir, name, size, changes, planned):
+    runs = _runs(workdir, planned, size)
+    record = read_json(workdir / planned[0].directory / "record.json")
+    about = log.describe(name, size, changes, record)
+    log.write(workdir / "log", about, runs, changes)
+    return log.read(workdir / "log")
+
+
+def check_log(checked, console):
+    """Trains the first seed of each task again, at the rate that the log has chosen."""
+    workdir, size = Path(_WORKDIR.value), checked.about["size"]
+    changes = log.changes_of(checked)
+    verify.check_parameters(checked, changes)
+    chosen = {task: by_seed[0].rate for task, by_seed in checked.chosen().items()}
+    planned = [
+        trial
+        for trial in plan(size, changes, 1)
+        if trial.settings.rates.learning_rate == chosen[trial.label.rpartition(", ")[0]]
+    ]
+
+    def finish(trained):
+        again = log.runs_of(workdir, trained.planned, size)
+        lines, is_same = verify.compare(checked, again)
+        for line in lines:
+            print_line(console, line)
+        sys.exit(0 if is_same else 1)
+
+    train_plans(_sweep(workdir, console, size), iter([planned]), finish)
+
+
+def enter(directory, console):
+    """Copies a log to those of the entries, and writes the table and the page."""
+    entered = log.read(directory)
+    log.copy(entered, log.FOLDER)
+    for path in show.write(entered.about["size"]):
+        print_line(console, f"written: {path}")
+
+
+def cli() -> None:
+    """Runs the command `attn-bar`."""
+    huge_pages.use_huge_pages()
+    executor_flags.define_slurm_flags(sys.argv[1:])
+    command.start(main, takes_words=True)
+
+
+if __name__ == "__main__":
+    cli()
