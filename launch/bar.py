@@ -24,7 +24,7 @@ from pathlib import Path
 import jax
 from absl import flags
 
-from experiments.bar import entry, judge, log, rules, show, verify
+from experiments.bar import entry, judge, logs, rules, show, verify
 from experiments.sweep.plan import plan_trials
 from experiments.system import huge_pages
 from experiments.system.console import print_line, stdout_console
@@ -42,6 +42,9 @@ _VERIFY = flags.DEFINE_string(
     "verify", None, "The log of an entry that is to be checked"
 )
 _ENTER = flags.DEFINE_string("enter", None, "A log that is put among the entries")
+_TABLE = flags.DEFINE_bool(
+    "table", False, "Write table, data and page of the entries anew"
+)
 _DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "Say what it will take, and train nothing"
 )
@@ -55,6 +58,8 @@ executor_flags.define_flags()
 def main(words):
     if _ENTER.value:
         return enter(Path(_ENTER.value), stdout_console())
+    if _TABLE.value:
+        return write_table(_SIZE.value, stdout_console())
     if _DRY_RUN.value:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     else:
@@ -73,16 +78,17 @@ def main(words):
             command.mistake(
                 f"{words[0]}: --verify has what its log says; leave this out"
             )
-        return check_log(log.read(Path(_VERIFY.value)), console)
+        return check_log(logs.read(Path(_VERIFY.value)), console)
     changes = entry.read_changes(words)
-    others = log.read_all(_SIZE.value)
+    others = logs.read_all(_SIZE.value)
     if not changes and others:
         command.mistake(
             "name what the entry changes: a class of your own as my.py:Mine, or an option as "
             "normaliser=sparsemax"
         )
     if _DRY_RUN.value:
-        everything = plan(_SIZE.value, changes, max(rules.LOOKS))
+        seeds = max(rules.LOOKS) if changes else rules.OF_BASE
+        everything = plan(_SIZE.value, changes, seeds)
         return dry_run(everything, console, target=Target(device=_DEVICE.value))
     run_entry(changes, others, console)
 
@@ -102,9 +108,12 @@ def run_entry(changes, others, console):
     opponents = [x.values() for x in others if _is_opponent(x.name, standing)]
 
     def plans():
+        if not changes:
+            yield plan(size, changes, rules.OF_BASE)
+            return
         for seeds in rules.LOOKS:
             yield plan(size, changes, seeds)
-            runs = log.values_of(
+            runs = logs.values_of(
                 _runs(workdir, plan(size, changes, seeds), size), tasks
             )
             if opponents and judge.is_hopeless(runs, opponents, tasks):
@@ -131,31 +140,31 @@ def _sweep(workdir, console, size):
 
 
 def _runs(workdir, planned, size):
-    return log.runs_of(workdir, planned, size)
+    return logs.runs_of(workdir, planned, size)
 
 
 def _write_log(workdir, name, size, changes, planned):
     runs = _runs(workdir, planned, size)
     record = read_json(workdir / planned[0].directory / "record.json")
-    about = log.describe(name, size, changes, record)
-    log.write(workdir / "log", about, runs, changes)
-    return log.read(workdir / "log")
+    about = logs.describe(name, size, changes, record)
+    logs.write(workdir / "log", about, runs, changes)
+    return logs.read(workdir / "log")
 
 
 def check_log(checked, console):
     """Trains the first seed of each task again, at the rate that the log has chosen."""
     workdir, size = Path(_WORKDIR.value), checked.about["size"]
-    changes = log.changes_of(checked)
+    changes = logs.changes_of(checked)
     verify.check_parameters(checked, changes)
     chosen = {task: by_seed[0].rate for task, by_seed in checked.chosen().items()}
     planned = [
         trial
         for trial in plan(size, changes, 1)
-        if trial.settings.rates.learning_rate == chosen[trial.label.rpartition(", ")[0]]
+        if trial.settings.training.learning_rate == chosen[trial.label.rpartition(", ")[0]]
     ]
 
     def finish(trained):
-        again = log.runs_of(workdir, trained.planned, size)
+        again = logs.runs_of(workdir, trained.planned, size)
         lines, is_same = verify.compare(checked, again)
         for line in lines:
             print_line(console, line)
@@ -166,9 +175,14 @@ def check_log(checked, console):
 
 def enter(directory, console):
     """Copies a log to those of the entries, and writes the table and the page."""
-    entered = log.read(directory)
-    log.copy(entered, log.FOLDER)
-    for path in show.write(entered.about["size"]):
+    entered = logs.read(directory)
+    logs.copy(entered, logs.FOLDER)
+    write_table(entered.about["size"], console)
+
+
+def write_table(size, console):
+    """Writes what README, data and page say of a size's entries."""
+    for path in show.write(size):
         print_line(console, f"written: {path}")
 
 

@@ -41,7 +41,8 @@ def judge(ours: Runs, theirs: Runs, tasks: Sequence[rules.Task]) -> Verdict:
             raise ValueError(f"there is no run of {task.name}: nothing can be compared")
         compared[task.name] = wins.Task(*sides, weight=task.weight)
     seeds = min(len(task.ours) for task in compared.values())
-    worse = max((x for at, x in rules.LOOKS.items() if at <= seeds), default=0.0)
+    looks = [at for at in rules.LOOKS if at <= seeds]
+    worse = rules.LOOKS[max(looks)] if looks else 0.0
     better = rules.LEVEL if seeds >= max(rules.LOOKS) else 0.0
     together = [*compared.values()]
     p = wins.p_values(together)

@@ -7,10 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.bar import judge, rules
-from experiments.bar.log import Log
+from experiments.bar import judge, logs, rules
+from experiments.bar.logs import Log
+from experiments.report.figures.points import Compared, Forest, forests
+from experiments.report.figures.style import Picture
+from experiments.report.html import render
+from experiments.stats import wins
+from experiments.stats.differences import Difference
+from experiments.system.files import write_text
 
-README = Path(__file__).parent / "README.md"
+HERE = Path(__file__).parent
+README = HERE / "README.md"
 
 
 class Row(NamedTuple):
@@ -20,14 +27,14 @@ class Row(NamedTuple):
     standing: judge.Standing
 
 
-def rows_of(logs: Sequence[Log]) -> list[Row]:
-    """Returns logs of a size, the first of which is base, with their standings."""
-    if not logs:
+def rows_of(entries: Sequence[Log]) -> list[Row]:
+    """Returns the logs of a size, the first of which is base, with their standings."""
+    if not entries:
         return []
     standings = judge.standings(
-        {each.name: each.values() for each in logs}, logs[0].tasks
+        {each.name: each.values() for each in entries}, entries[0].tasks
     )
-    return [Row(each, standings[each.name]) for each in logs]
+    return [Row(each, standings[each.name]) for each in entries]
 
 
 def verdict(entry: Log, others: Sequence[Log]) -> list[str]:
@@ -82,9 +89,6 @@ def wins_text(verdict: judge.Verdict) -> str:
     )
 
 
-HEADINGS = ("entry", "date", "seeds", "minutes", "wins, %", "base", "record then")
-
-
 def ranked(rows: Sequence[Row]) -> list[Row]:
     """Returns rows by their share of wins against base, the most first."""
 
@@ -95,38 +99,137 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=share, reverse=True)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Returns the table of entries in Markdown."""
-    tasks = rows[0].log.tasks
-    heads = ["entry", *(f"{task.name}, {task.unit}" for task in tasks)]
-    heads += ["wins against base, %", "base", "the record then", "seeds", "minutes"]
-    lines = [heads, ["---", *["---:"] * (len(tasks) + 1), "---", "---", "---:", "---:"]]
-    for row in ranked(rows):
-        against = row.standing.against_base
-        cells = [f"**{row.log.name}**" if row.standing.is_record else row.log.name]
-        for task in tasks:
-            word = against.tasks[task.name] if against else "undecided"
-            mark = {"better": " ▲", "worse": " ▼"}.get(word, "")
-            cells.append(mean_text(row.log, task).partition(" ±")[0] + mark)
-        cells += _cells_of_verdicts(row)
-        cells += [str(seeds_of(row.log)), f"{minutes_of(row.log):.0f}"]
-        lines.append(cells)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _cells_of_verdicts(row):
-    against = row.standing.against_base
-    if against is None:
-        return ["50", "", ""]
-    share, low, high = (100 * x for x in (against.share, against.low, against.high))
-    record = row.standing.against_record
+def headings(tasks: Sequence[rules.Task]) -> list[str]:
+    """Returns the headings of the table."""
     return [
-        f"{share:.0f} [{low:.0f}, {high:.0f}]",
-        against.word,
-        f"{record.word} than {row.standing.record}"
-        if record.word != "undecided"
-        else f"undecided ({row.standing.record})",
+        "entry",
+        "wins, %",
+        "against base",
+        *(f"{task.name}, {task.unit}" for task in tasks),
+        "the record then",
+        "seeds",
+        "minutes",
     ]
+
+
+def cells(row: Row) -> list[str]:
+    """Returns what the table says of an entry; ▲ and ▼ are its better and worse tasks."""
+    log, standing = row
+    against, record = standing.against_base, standing.against_record
+    of_tasks = []
+    for task in log.tasks:
+        word = against.tasks[task.name] if against else ""
+        mark = {"better": " ▲", "worse": " ▼"}.get(word, "")
+        of_tasks.append(mean_text(log, task).partition(" ±")[0] + mark)
+    return [
+        log.name,
+        _share_text(against) if against else "50",
+        against.word if against else "base",
+        *of_tasks,
+        f"{record.word}: {standing.record}" if record else "",
+        f"{seeds_of(log)}",
+        f"{minutes_of(log):.0f}",
+    ]
+
+
+def _share_text(verdict):
+    share, low, high = (100 * x for x in (verdict.share, verdict.low, verdict.high))
+    return f"{share:.0f} [{low:.0f}, {high:.0f}]"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Returns the table of entries in Markdown; who was the record is bold."""
+    names = headings(rows[0].log.tasks)
+    aligned = [
+        "---",
+        "---:",
+        "---",
+        *["---:"] * (len(names) - 6),
+        "---",
+        "---:",
+        "---:",
+    ]
+    lines = [names, aligned]
+    for row in ranked(rows):
+        name, *others = cells(row)
+        lines.append([f"**{name}**" if row.standing.is_record else name, *others])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def finding(rows: Sequence[Row]) -> str:
+    """Returns in two sentences what the entries say."""
+    words = [row.standing.against_base.word for row in rows[1:]]
+    better, worse = words.count("better"), words.count("worse")
+    line = (
+        f"Of {len(words)} entries {better} beat base, {worse} are worse, and of "
+        f"{len(words) - better - worse} it is undecided."
+    )
+    record = [row for row in rows if row.standing.is_record][-1]
+    if record.standing.against_base is None:
+        return f"{line} Base is the record."
+    return (
+        f"{line} The record is {record.log.name}, whose runs win "
+        f"{_share_text(record.standing.against_base)} % of their comparisons with base's."
+    )
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Returns a page of HTML on the entries of a size: finding, figure and table."""
+    shown = ranked(rows)
+    picture = figure(shown)
+    return render(
+        "bar.html.j2",
+        (HERE / "bar.js",),
+        folder=HERE,
+        title=f"The bar, {rows[0].log.about['size']}",
+        finding=finding(rows),
+        picture=picture,
+        data={"spots": {picture.name: picture.spots} if picture else {}},
+        headings=headings(rows[0].log.tasks),
+        rows=[cells(row) for row in shown],
+        tasks=rows[0].log.tasks,
+    )
+
+
+def figure(rows: Sequence[Row]) -> Picture | None:
+    """Draws each entry's share of wins against base, in all tasks and in each."""
+    base = next(row.log for row in rows if row.standing.against_base is None)
+    theirs = base.values()
+    labels, compared = [], []
+    for log, standing in rows:
+        against = standing.against_base
+        if against is not None:
+            ends = (x - 0.5 for x in (against.share, against.low, against.high))
+            shares = [
+                wins.Task([*by_seed.values()], [*theirs[task].values()]).share - 0.5
+                for task, by_seed in log.values().items()
+            ]
+            difference = Difference(*ends, 0.0, 0.0, 0, 0.0, None)
+            labels.append(log.name)
+            compared.append(Compared(difference, against.word, shares))
+    heading = "% of wins against base, less 50"
+    return forests(labels, [Forest(heading, 100.0, compared)], "wins")
+
+
+def write(size: str) -> list[Path]:
+    """Writes the table into README.md, and data and page beside the logs; returns the files."""
+    rows = rows_of(logs.read_all(size))
+    files = {
+        README: with_table(README.read_text(encoding="utf-8"), rows),
+        logs.FOLDER / f"{size}.csv": as_csv(rows),
+        logs.FOLDER / f"{size}.html": page(rows),
+    }
+    for path, content in files.items():
+        write_text(path, content)
+    return [*files]
+
+
+def with_table(text: str, rows: Sequence[Row]) -> str:
+    """Returns README's text with the finding and the table of a size between its marks."""
+    begin, end = f"<!-- entries: {rows[0].log.about['size']} -->", "<!-- / -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{finding(rows)}\n\n{table(rows)}\n\n{end}{after}"
 
 
 def seeds_of(log: Log) -> int:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from experiments.bar import entry
-from experiments.bar.log import Log, LogError, Run
+from experiments.bar.logs import Log, LogError, Run
 from experiments.stats import wins
 
 LEVEL = 0.01

@@ -9,13 +9,24 @@ from typing import Any
 
 import jinja2
 
+FOLDER = Path(__file__).parent
+"""The folder of the report's templates, style and scripts."""
 
-def render(template: str, scripts: Sequence[str], **values: Any) -> str:
-    """Returns a page, with its style and scripts within it."""
+
+def render(
+    template: str,
+    scripts: Sequence[str | Path],
+    folder: Path = FOLDER,
+    **values: Any,
+) -> str:
+    """Returns a page of the template in `folder`, with its style and scripts within it.
+
+    Scripts are files of the report, or paths of others.
+    """
     script = "\n".join(_read(name) for name in ("shared.js", *scripts))
     digest = hashlib.sha256(script.encode()).digest()
     return (
-        _environment()
+        _environment(folder)
         .get_template(template)
         .render(
             # The browser runs this script and no other, whatever the page may come to hold.
@@ -28,9 +39,9 @@ def render(template: str, scripts: Sequence[str], **values: Any) -> str:
 
 
 @functools.cache
-def _environment():
+def _environment(folder):
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([folder, FOLDER]),
         # What files say is text, never markup.
         autoescape=True,
         # A misspelt name in the template is an error, and not an empty place in the
@@ -45,7 +56,8 @@ def _environment():
 
 @functools.cache
 def _read(name):
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+    # A path that is absolute is itself.
+    return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def verdict_parts(text: str) -> list[tuple[str, str]]:

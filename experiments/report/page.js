@@ -1,39 +1,4 @@
-// Tables that are sorted, searched and filtered, and figures that say their values.
-// "1.101 ± 0.005", "241,664", "[-0.10, +0.52]" and "<0.001" sort by their first number.
-function value(cell) {
-  const text = cell.textContent.trim(),
-    number = text.replace(/,(?=\d)/g, "").match(/^[[<]?([+-]?(\d+\.?\d*(e[+-]?\d+)?|inf))/);
-  return {text, number: number ? Number(number[1].replace("inf", "Infinity")) : NaN};
-}
-
-function compare(a, b) {
-  if (isNaN(a.number) !== isNaN(b.number)) return isNaN(a.number) ? 1 : -1;
-  return isNaN(a.number) ? a.text.localeCompare(b.text, "en", {numeric: true}) : a.number - b.number;
-}
-
-function sortable(table) {
-  const body = table.tBodies[0],
-    original = [...body.rows],
-    headings = [...table.tHead.rows[0].cells];
-  headings.forEach((heading, column) => {
-    if (heading.classList.contains("bar")) return;
-    const button = make("button", heading.textContent, {type: "button"});
-    heading.replaceChildren(button);
-    button.onclick = () => {
-      const next = {ascending: "descending", descending: "none"}[heading.ariaSort] ?? "ascending";
-      headings.forEach(other => other.removeAttribute("aria-sort"));
-      const rows = original.map(row => [row, value(row.cells[column])]);
-      // What has no number stays at the end, whichever way the others go.
-      const turn = (a, b) => (isNaN(a.number) || isNaN(b.number) ? compare(a, b) : -compare(a, b));
-      if (next !== "none") {
-        rows.sort(([, a], [, b]) => (next === "descending" ? turn(a, b) : compare(a, b)));
-        heading.ariaSort = next;
-      }
-      body.append(...rows.map(([row]) => row));
-    };
-  });
-}
-
+// Tables that are searched and filtered, and their columns.
 const table = document.getElementById("table"),
   filter = document.getElementById("filter");
 function narrow() {
@@ -50,31 +15,6 @@ function narrow() {
   document.querySelectorAll("[data-row]").forEach(row => (row.hidden = !shown.has(row.dataset.row)));
   filter.querySelector("output").textContent =
     shown.size < rows.length ? `${shown.size} of ${rows.length} rows` : `${rows.length} rows`;
-}
-
-function pointed(figure, svg, spots) {
-  // says what stands next to the pointer
-  const ring = shape("circle", {class: "spot", r: 5});
-  svg.onpointermove = svg.onpointerdown = event => {
-    const matrix = svg.getScreenCTM(),
-      at = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse());
-    let best,
-      distance = 18 ** 2;
-    for (const spot of spots) {
-      const away = (spot[0] - at.x) ** 2 + (spot[1] - at.y) ** 2;
-      if (away < distance) [best, distance] = [spot, away];
-    }
-    if (!best) return leave();
-    ring.setAttribute("cx", best[0]);
-    ring.setAttribute("cy", best[1]);
-    svg.append(ring);
-    const place = new DOMPoint(best[0], best[1]).matrixTransform(matrix);
-    say(best[2], place.x + 12, place.y + 12);
-  };
-  const leave = (svg.onpointerleave = () => {
-    ring.remove();
-    tip.hidden = true;
-  });
 }
 
 for (const figure of document.querySelectorAll("figure[data-picture]")) {

@@ -105,7 +105,7 @@ def interval(tasks: Sequence[Task], level: float) -> tuple[float, float]:
     apart = np.abs(ends - np.array([[task.share] for task in tasks]))
     below, above = np.sqrt((weights[:, None] ** 2 * apart**2).sum(0))
     center = average(tasks)
-    return max(0.0, center - below), min(1.0, center + above)
+    return max(0.0, float(center - below)), min(1.0, float(center + above))
 
 
 def _interval_of_one(task, z):

@@ -7,6 +7,7 @@ python -m launch.bench decoding [--peers=attn,ctranslate2] [--cases=batch-32]
 python -m launch.bench conformance [--peers=attn:reference,jax.nn]
 python -m launch.bench fidelity
 python -m launch.bench verdicts [--tables=4000] [--cases=20-rows-2-seeds]
+python -m launch.bench bar [--entries=4000]
 python -m launch.bench compile [--for=v5e,v5e-4,h100] [--cases="quick step"]
 python -m launch.bench device [--minutes=3]
 
@@ -14,7 +15,8 @@ The first four time attention, a training step, the way to its first and transla
 turns, and write tables and every timing; conformance tries each line of attention's
 contract on each library. fidelity holds the Transformer to torch.nn.Transformer of the
 same weights, and ends with status 1 where they differ. verdicts says by simulation how
-often a report's verdicts are right, compile what compilers for TPUs and GPUs, which need
+often a report's verdicts are right, bar how often entries at the bar beat a record,
+compile what compilers for TPUs and GPUs, which need
 not be there, say of attention and of every config's programs, and device measures all
 that a lent GPU is asked, in the given minutes.
 
@@ -43,6 +45,7 @@ BENCHMARKS = {
     "conformance": "conformance",
     "fidelity": "fidelity.command",
     "verdicts": "verdicts.command",
+    "bar": "bar",
     "compile": "compile.command",
     "device": "device",
 }

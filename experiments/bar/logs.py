@@ -115,7 +115,7 @@ def runs_of(workdir: Path, trials: Sequence[Trial], size: str) -> list[Run]:
             Run(
                 task.name,
                 trial.settings.seed,
-                trial.settings.rates.learning_rate,
+                trial.settings.training.learning_rate,
                 result["perplexity"] if ended else math.inf,
                 result[task.metric] if ended else math.nan,
                 round(result.get("seconds") or 0.0, 1),
@@ -202,9 +202,9 @@ def copy(log: Log, folder: Path) -> Path:
     return target
 
 
-def read_all(size: str, folder: Path = FOLDER) -> list[Log]:
+def read_all(size: str, folder: Path | None = None) -> list[Log]:
     """Returns the logs of a size in the order of their dates, base first."""
-    paths = sorted((folder / size).glob(f"*/{ABOUT}"))
+    paths = sorted(((folder or FOLDER) / size).glob(f"*/{ABOUT}"))
     logs = [read(path.parent) for path in paths]
     return sorted(logs, key=lambda log: (bool(log.about["changes"]), log.about["date"]))
 

@@ -1,0 +1,143 @@
+"""launch.bar as a person types it: base, an own class from outside, kills, and checks of logs."""
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.system import checksums
+from tests.calls import call
+from tests.end_to_end.test_commands import ENVIRONMENT, ROOT
+from tests.experiments import own_parts
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "tests.end_to_end.tiny_bar", *map(str, arguments)]
+
+
+def environment(entries):
+    return {**ENVIRONMENT, "BAR_ENTRIES": str(entries)}
+
+
+def bar(entries, *arguments):
+    return subprocess.run(
+        command(*arguments),
+        cwd=ROOT,
+        env=environment(entries),
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def entered(tmp_path_factory):
+    """Entries with base alone, and its workdir."""
+    entries = tmp_path_factory.mktemp("entries")
+    (entries / "README.md").write_text("<!-- entries: small -->\n<!-- / -->\n")
+    workdir = tmp_path_factory.mktemp("base")
+    done = bar(entries, f"--workdir={workdir}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "base is the first entry" in done.stdout
+    done = bar(entries, f"--enter={workdir / 'log'}")
+    assert (done.returncode, done.stderr) == (0, "")
+    return entries, workdir
+
+
+@pytest.mark.ci
+def test_base_is_entered_with_all_its_runs(entered):
+    entries, workdir = entered
+    with (entries / "small" / "base" / "runs.csv").open() as file:
+        runs = list(csv.DictReader(file))
+    assert len(runs) == 2 * 2 * 2
+    assert {run["task"] for run in runs} == {"recall", "copy"}
+    assert "| **base** | 50 |" in (entries / "README.md").read_text()
+    assert (entries / "small.html").exists()
+    done = bar(entries, f"--enter={workdir / 'log'}")
+    assert done.returncode == 2
+    assert "give the entry another --name" in done.stderr
+
+
+@pytest.mark.ci
+def test_an_own_class_is_killed_goes_on_and_is_judged(entered, tmp_path):
+    entries = tmp_path / "entries"
+    shutil.copytree(entered[0], entries)
+    source = tmp_path / "mine.py"
+    source.write_text(Path(own_parts.__file__).read_text())
+    arguments = (f"{source}:Distance", "--name=mine", f"--workdir={tmp_path / 'run'}")
+    # A group of its own, so that the workers are killed too.
+    process = subprocess.Popen(
+        command(*arguments),
+        cwd=ROOT,
+        env=environment(entries),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.time() + 240
+    while not list((tmp_path / "run").glob("trials/*/result.json")):
+        assert time.time() < deadline
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "run" / "log").exists()
+    done = bar(entries, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "against base: wins" in done.stdout
+    assert (tmp_path / "run" / "log" / "mine.py").read_bytes() == source.read_bytes()
+    # Its source, from wherever it was, is not needed any more.
+    source.unlink()
+    done = bar(entries, f"--enter={tmp_path / 'run' / 'log'}")
+    assert done.returncode == 0
+    checked = entries / "small" / "mine"
+    done = bar(entries, f"--verify={checked}", f"--workdir={tmp_path / 'again'}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "every run came out the same" in done.stdout
+    (checked / "runs.csv").write_text("task\n")
+    done = bar(entries, f"--verify={checked}", f"--workdir={tmp_path / 'again'}")
+    assert done.returncode == 2
+    assert "runs.csv is not what was written" in done.stderr
+
+
+@pytest.mark.ci
+def test_a_log_with_numbers_that_nobody_gets_is_doubted(entered, tmp_path):
+    forged = tmp_path / "forged"
+    shutil.copytree(entered[0] / "small" / "base", forged)
+    lines = (forged / "runs.csv").read_text().splitlines()
+    begin = [line.split(",") for line in lines]
+    for cells in begin[1:]:
+        cells[4] = "0.99"
+    (forged / "runs.csv").write_text("\n".join(",".join(x) for x in begin) + "\n")
+    checksums.write_checksums(forged, ["entry.json", "runs.csv"])
+    # Of two tasks with two seeds each p cannot be below 1/9, so the doubt is in the numbers.
+    done = bar(entered[0], f"--verify={forged}", f"--workdir={tmp_path / 'again'}")
+    assert "99.000 in the log" in done.stdout
+    assert "0 of 2 runs came out the same" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["d_ff=3", "--workdir=x"], "d_ff is nothing that an entry may change"),
+        (["score=cosine", "--workdir=x"], "must be one of dot"),
+        (["h=2"], "--workdir=DIR is needed"),
+        (["h=2", "--workdir=x", "--join"], "launch.sweep --join"),
+        (["h=2", "--workdir=x", "--verify=nowhere"], "--verify has what its log says"),
+        (["--workdir=x", "--verify=nowhere"], "holds no entry.json"),
+        (["--enter=nowhere"], "holds no entry.json"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call("bar", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "x").exists()
