@@ -160,7 +160,8 @@ def check_log(checked, console):
     planned = [
         trial
         for trial in plan(size, changes, 1)
-        if trial.settings.training.learning_rate == chosen[trial.label.rpartition(", ")[0]]
+        if trial.settings.training.learning_rate
+        == chosen[trial.label.rpartition(", ")[0]]
     ]
 
     def finish(trained):

@@ -27,7 +27,7 @@ def bench(*arguments):
         (
             ["speed"],
             "COMMAND is attention or training or cold_start or decoding or "
-            "conformance or fidelity or verdicts or compile or device",
+            "conformance or fidelity or verdicts or bar or compile or device",
         ),
         (["compile", "--for=v5e,v1"], "unknown device 'v1'; known: v5e, v5e-4, v6e,"),
     ],
@@ -51,6 +51,7 @@ SMALLEST = {
     "conformance": ["--peers=attn:reference,jax.nn,torch"],
     "fidelity": [],
     "verdicts": [],
+    "bar": [],
     "compile": ["--for=v5e"],
     "device": ["--minutes=9", "--cases=step,tiny-dot"],
 }
