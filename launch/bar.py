@@ -86,11 +86,34 @@ def main(words):
             "name what the entry changes: a class of your own as my.py:Mine, or an option as "
             "normaliser=sparsemax"
         )
+    if changes and not others:
+        command.mistake(
+            f"base has not been entered at --size={_SIZE.value}: train it by python -m "
+            f"launch.bar --size={_SIZE.value} --workdir=runs/base, then --enter=runs/base/log"
+        )
     if _DRY_RUN.value:
         seeds = max(rules.LOOKS) if changes else rules.OF_BASE
         everything = plan(_SIZE.value, changes, seeds)
         return dry_run(everything, console, target=Target(device=_DEVICE.value))
+    check_workdir(changes)
     run_entry(changes, others, console)
+
+
+def check_workdir(changes):
+    """Ends with a usage error where the workdir has the log of another entry."""
+    directory = Path(_WORKDIR.value) / "log"
+    if not directory.exists():
+        return
+    before = logs.read(directory).about["changes"]
+    if before != logs.named(changes):
+        command.mistake(
+            f"{directory} is the log of another entry, {_words(before)}: choose another --workdir"
+        )
+
+
+def _words(changes):
+    """Returns what an entry changes in words, as its name where it has no other."""
+    return ", ".join(f"{option}={x}" for option, x in changes.items()) or "base"
 
 
 def plan(size, changes, seeds, tasks=()):
@@ -103,7 +126,7 @@ def run_entry(changes, others, console):
     """Trains an entry look by look, then writes its log and says what it is."""
     size, workdir = _SIZE.value, Path(_WORKDIR.value)
     tasks = rules.tasks_of(size)
-    name = _NAME.value or ", ".join(f"{k}={x}" for k, x in changes.items()) or "base"
+    name = _NAME.value or _words(logs.named(changes))
     standing = judge.standings({x.name: x.values() for x in others}, tasks)
     opponents = [x.values() for x in others if _is_opponent(x.name, standing)]
 
@@ -112,10 +135,9 @@ def run_entry(changes, others, console):
             yield plan(size, changes, rules.OF_BASE)
             return
         for seeds in rules.LOOKS:
-            yield plan(size, changes, seeds)
-            runs = logs.values_of(
-                _runs(workdir, plan(size, changes, seeds), size), tasks
-            )
+            planned = plan(size, changes, seeds)
+            yield planned
+            runs = logs.values_of(_runs(workdir, planned, size), tasks)
             if opponents and judge.is_hopeless(runs, opponents, tasks):
                 return
 

@@ -128,22 +128,27 @@ def describe(
     name: str, size: str, changes: entry.Changes, record: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns what a log says of its entry; `record` is the record.json of one of its trials."""
-    named = {}
-    for option, value in changes.items():
-        for origin in _origins(option, value):
-            value = value.replace(origin.place, Path(origin.file).name)
-        named[option] = value
     taken = ("device", "versions", "python", "git", "code")
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     return dict(
         name=name,
         size=size,
         rules=rules.VERSION,
-        changes=named,
+        changes=named(changes),
         date=now.isoformat(),
         parameters=entry.parameters(size, changes),
         **{key: record[key] for key in taken},
     )
+
+
+def named(changes: entry.Changes) -> dict[str, Any]:
+    """Returns changes as a log has them, which names files without their folders."""
+    found = {}
+    for option, value in changes.items():
+        for origin in _origins(option, value):
+            value = value.replace(origin.place, Path(origin.file).name)
+        found[option] = value
+    return found
 
 
 def write(

@@ -81,12 +81,8 @@ def mean_text(log: Log, task: rules.Task) -> str:
 
 
 def wins_text(verdict: judge.Verdict) -> str:
-    """Returns the share of wins with its interval and p."""
-    p = min(1.0, 2 * min(verdict.p))
-    return (
-        f"wins {100 * verdict.share:.0f} % [{100 * verdict.low:.0f}, "
-        f"{100 * verdict.high:.0f}], p = {p:.2g}"
-    )
+    """Returns the share of wins with its interval, and p of the side that it is on."""
+    return f"wins {_share_text(verdict)} %, p = {min(verdict.p):.2g}"
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
@@ -247,8 +243,8 @@ def as_csv(rows: Sequence[Row]) -> str:
     lines = io.StringIO()
     table = csv.writer(lines, lineterminator="\n")
     table.writerow(
-        "entry,changes,date,task,mean,sd,seeds,share_of_wins,low,high,p,verdict,"
-        "record_then,against_record".split(",")
+        "entry,changes,date,task,mean,sd,seeds,share_of_wins,low,high,p_better,p_worse,"
+        "verdict,record_then,against_record".split(",")
     )
     for log, standing in rows:
         changes = " ".join(f"{k}={x}" for k, x in log.about["changes"].items())
@@ -260,14 +256,14 @@ def as_csv(rows: Sequence[Row]) -> str:
             word = against.tasks[task.name] if against else ""
             of_record = record.tasks[task.name] if record else ""
             mean, sd = statistics.mean(shown), statistics.stdev(shown)
-            row = [*about, task.name, mean, sd, len(values), "", "", "", "", word]
+            row = [*about, task.name, mean, sd, len(values), *[""] * 5, word]
             table.writerow([*row, standing.record, of_record])
         whole = ["", "", seeds_of(log)]
         if against:
-            p = min(1.0, 2 * min(against.p))
-            whole += [against.share, against.low, against.high, p, against.word]
+            ends = [against.share, against.low, against.high]
+            whole += [*ends, *against.p, against.word]
             whole += [standing.record, record.word]
         else:
-            whole += [0.5, "", "", "", "", "", ""]
+            whole += [0.5, *[""] * 7]
         table.writerow([*about, "all", *whole])
     return lines.getvalue()

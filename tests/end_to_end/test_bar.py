@@ -92,6 +92,9 @@ def test_an_own_class_is_killed_goes_on_and_is_judged(entered, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert "against base: wins" in done.stdout
     assert (tmp_path / "run" / "log" / "mine.py").read_bytes() == source.read_bytes()
+    done = bar(entries, "h=1", f"--workdir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert "the log of another entry, score=mine.py:Distance@" in done.stderr
     # Its source, from wherever it was, is not needed any more.
     source.unlink()
     done = bar(entries, f"--enter={tmp_path / 'run' / 'log'}")
@@ -132,6 +135,7 @@ def test_a_log_with_numbers_that_nobody_gets_is_doubted(entered, tmp_path):
         (["h=2", "--workdir=x", "--verify=nowhere"], "--verify has what its log says"),
         (["--workdir=x", "--verify=nowhere"], "holds no entry.json"),
         (["--enter=nowhere"], "holds no entry.json"),
+        (["h=2", "--workdir=x", "--size=device"], "--enter=runs/base/log"),
     ],
 )
 def test_mistakes_are_told_in_a_line(arguments, said, tmp_path, monkeypatch):

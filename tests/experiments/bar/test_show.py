@@ -94,7 +94,7 @@ def test_a_verdict_is_told_task_by_task_and_in_the_whole():
     lines = show.verdict(ENTRIES[3], ENTRIES[:3])
     assert lines[-1] == "better beats the record"
     assert re.fullmatch(
-        r"against base: wins \d+ % \[\d+, \d+\], p = \S+, better", lines[-2]
+        r"against base: wins \d+ \[\d+, \d+\] %, p = \S+, better", lines[-2]
     )
     lines = show.verdict(fakes.log("late", seed=9), ENTRIES)
     assert "against better: wins" in lines[-1]
