@@ -166,7 +166,7 @@ DEVICE = (
 )
 """The same on longer texts."""
 DEVICE = tuple(
-    dataclasses.replace(task, steps=1000, batch_size=64, pairs=64_000)
+    dataclasses.replace(task, steps=1000, batch_size=32, pairs=32_000)
     for task in DEVICE
 )
 

@@ -42,6 +42,12 @@ def sweep_score():
         yield {"model.score": score}
 
 
+sweep_score.question = {"base": "score=scaled_dot", "within": ["learning_rate"]}
+
+
 def sweep_norm():
     for norm in ("pre", "post"):
         yield {"model.norm": norm}
+
+
+sweep_norm.question = {"base": "norm=pre", "within": ["learning_rate"]}
