@@ -157,8 +157,8 @@ VARIANTS = [
 @pytest.mark.parametrize(("option", "name"), VARIANTS, ids=str)
 def test_every_variant_of_the_library_can_be_entered(option, name):
     changes = entry.read_changes([f"{option}={name}"])
-    for task in ("recall", "translation"):
-        assert entry.points("small", changes, [0], [task])
+    # The task whose model has every part.
+    assert entry.points("small", changes, [0], ["translation"])
 
 
 @pytest.mark.quick
