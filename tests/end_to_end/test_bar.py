@@ -2,7 +2,6 @@
 
 import csv
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments.bar import logs
 from experiments.system import checksums
 from tests.calls import call
 from tests.end_to_end.test_commands import ENVIRONMENT, ROOT
 from tests.experiments import own_parts
+from tests.experiments.bar import fakes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*load_module:DeprecationWarning")
 
@@ -38,38 +39,42 @@ def bar(entries, *arguments):
     )
 
 
-@pytest.fixture(scope="module")
-def entered(tmp_path_factory):
-    """Entries with base alone, and its workdir."""
-    entries = tmp_path_factory.mktemp("entries")
+@pytest.mark.ci
+def test_base_is_entered_and_a_forgery_of_it_doubted(tmp_path):
+    entries, workdir = tmp_path / "entries", tmp_path / "base"
+    entries.mkdir()
     (entries / "README.md").write_text("<!-- entries: small -->\n<!-- / -->\n")
-    workdir = tmp_path_factory.mktemp("base")
     done = bar(entries, f"--workdir={workdir}")
     assert (done.returncode, done.stderr) == (0, "")
     assert "base is the first entry" in done.stdout
     done = bar(entries, f"--enter={workdir / 'log'}")
     assert (done.returncode, done.stderr) == (0, "")
-    return entries, workdir
-
-
-@pytest.mark.ci
-def test_base_is_entered_with_all_its_runs(entered):
-    entries, workdir = entered
     with (entries / "small" / "base" / "runs.csv").open() as file:
         runs = list(csv.DictReader(file))
     assert len(runs) == 2 * 2 * 2
     assert {run["task"] for run in runs} == {"recall", "copy"}
     assert "| **base** | 50 |" in (entries / "README.md").read_text()
     assert (entries / "small.html").exists()
-    done = bar(entries, f"--enter={workdir / 'log'}")
-    assert done.returncode == 2
-    assert "give the entry another --name" in done.stderr
+
+    forged = workdir / "log"
+    with (forged / "runs.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, runs[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows(line | {"value": "0.99"} for line in runs)
+    checksums.write_checksums(forged, ["entry.json", "runs.csv"])
+    # Where base was trained nothing is left to train.
+    done = bar(entries, f"--verify={forged}", f"--workdir={workdir}")
+    assert done.returncode == 0
+    assert done.stdout.count("99.000 in the log") == 2
+    # Of two tasks with two seeds p is 1 / 9 at least, and no run is doubted.
+    assert "0 of 2 runs came out the same; the others are like" in done.stdout
 
 
 @pytest.mark.ci
-def test_an_own_class_is_killed_goes_on_and_is_judged(entered, tmp_path):
+def test_an_own_class_is_killed_goes_on_and_is_judged(tmp_path):
     entries = tmp_path / "entries"
-    shutil.copytree(entered[0], entries)
+    base = fakes.log("base", seeds=16)
+    logs.write(entries / "small" / "base", base.about, base.runs, {})
     source = tmp_path / "mine.py"
     source.write_text(Path(own_parts.__file__).read_text())
     arguments = (f"{source}:Distance", "--name=mine", f"--workdir={tmp_path / 'run'}")
@@ -93,41 +98,12 @@ def test_an_own_class_is_killed_goes_on_and_is_judged(entered, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert "against base: wins" in done.stdout
     assert (tmp_path / "run" / "log" / "mine.py").read_bytes() == source.read_bytes()
-    done = bar(entries, "h=1", f"--workdir={tmp_path / 'run'}")
-    assert done.returncode == 2
-    assert "the log of another entry, score=mine.py:Distance@" in done.stderr
     # Its source, from wherever it was, is not needed any more.
     source.unlink()
-    done = bar(entries, f"--enter={tmp_path / 'run' / 'log'}")
-    assert done.returncode == 0
-    checked = entries / "small" / "mine"
+    checked = tmp_path / "run" / "log"
     done = bar(entries, f"--verify={checked}", f"--workdir={tmp_path / 'again'}")
     assert (done.returncode, done.stderr) == (0, "")
     assert "every run came out the same" in done.stdout
-    (checked / "runs.csv").write_text("task\n")
-    done = bar(entries, f"--verify={checked}", f"--workdir={tmp_path / 'again'}")
-    assert done.returncode == 2
-    assert "runs.csv is not what was written" in done.stderr
-
-
-@pytest.mark.ci
-def test_a_log_with_numbers_that_nobody_gets_is_doubted(entered, tmp_path):
-    entries, workdir = entered
-    forged = tmp_path / "forged"
-    shutil.copytree(entries / "small" / "base", forged)
-    with (forged / "runs.csv").open(newline="") as file:
-        lines = [line | {"value": "0.99"} for line in csv.DictReader(file)]
-    with (forged / "runs.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, lines[0], lineterminator="\n")
-        table.writeheader()
-        table.writerows(lines)
-    checksums.write_checksums(forged, ["entry.json", "runs.csv"])
-    # Where base was trained nothing is left to train.
-    done = bar(entries, f"--verify={forged}", f"--workdir={workdir}")
-    assert done.returncode == 0
-    assert done.stdout.count("99.000 in the log") == 2
-    # Of two tasks with two seeds p is 1 / 9 at least, and no run is doubted.
-    assert "0 of 2 runs came out the same; the others are like" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -150,3 +126,13 @@ def test_mistakes_are_told_in_a_line(arguments, said, tmp_path, monkeypatch):
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "x").exists()
+
+
+def test_the_log_of_another_entry_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "FOLDER", tmp_path)
+    for place in ("small/base", "run/log"):
+        log = fakes.log("base" if place == "small/base" else "alibi")
+        logs.write(tmp_path / place, log.about, log.runs, {})
+    done = call("bar", "h=2", f"--workdir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert "the log of another entry, positions=alibi" in done.stderr
