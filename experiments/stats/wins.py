@@ -21,8 +21,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, stats
 
-_TINY = 1e-9
-
 
 class Task(NamedTuple):
     """Holds the runs of both methods in a task; larger values are better."""
@@ -94,33 +92,46 @@ def _null(task):
 def interval(tasks: Sequence[Task], level: float) -> tuple[float, float]:
     """Returns an approximate interval of the average share, of the probability `level`.
 
-    Each task's is that of all θ whose estimate, of variance V(θ), is not improbable: method 5
-    of Newcombe (2006, "Confidence intervals for an effect size measure based on the
-    Mann-Whitney statistic", part 2); their distances from the estimates add up as standard
-    deviations do (Donner and Zou 2012).
+    It has all averages from which the one seen is less than z standard deviations off, where
+    every task's share is moved alike, and has the variance of Newcombe's method 5 there
+    (2006, "Confidence intervals for an effect size measure based on the Mann-Whitney
+    statistic", part 2), with s the smaller number of runs:
+
+        V(θ) = θ (1 − θ) (1 + ((n + m) / 2 − 1) ((1 − θ) / (2 − θ) + θ / (1 + θ))) / n·m
+
+    times 1 + 1 / s, as V of estimates is smaller than V of what they estimate.
     """
     z = stats.norm.ppf((1 + level) / 2)
     weights = _weights(tasks) / _weights(tasks).sum()
-    ends = np.array([_interval_of_one(task, z) for task in tasks])
-    apart = np.abs(ends - np.array([[task.share] for task in tasks]))
-    below, above = np.sqrt((weights[:, None] ** 2 * apart**2).sum(0))
-    center = average(tasks)
-    return max(0.0, float(center - below)), min(1.0, float(center + above))
+    shares = np.array([task.share for task in tasks])
+    seen = weights @ shares
+
+    def moved(by):
+        return np.clip(shares + by, 0.0, 1.0)
+
+    def excess(by):
+        # Zero where the average seen is z standard deviations off.
+        variances = [_variance(x, t) for x, t in zip(moved(by), tasks, strict=True)]
+        return (weights @ moved(by) - seen) ** 2 - z**2 * (weights**2 @ variances)
+
+    ends = []
+    for farthest in (-shares.max(), 1 - shares.min()):
+        # Where even the farthest is near enough, it is the end.
+        is_within = excess(farthest) <= 0
+        by = (
+            farthest
+            if is_within
+            else optimize.brentq(excess, 1e-9 * farthest, farthest)
+        )
+        ends.append(float(weights @ moved(by)))
+    return ends[0], ends[1]
 
 
-def _interval_of_one(task, z):
-    seen = task.share
-    more = (len(task.ours) + len(task.theirs)) / 2 - 1
-
-    def excess(share):
-        # Zero where the estimate is z standard deviations off.
-        spread = 1 + more * ((1 - share) / (2 - share) + share / (1 + share))
-        return (share - seen) ** 2 - z**2 * share * (1 - share) * spread / task.pairs
-
-    # At 0 and 1 the variance is 0 too, and these are no ends of an interval.
-    low = optimize.brentq(excess, 0.0, min(seen, 1 - _TINY)) if seen > 0 else 0.0
-    high = optimize.brentq(excess, max(seen, _TINY), 1.0) if seen < 1 else 1.0
-    return low, high
+def _variance(share, task):
+    """Returns the variance of a task's share of wins where the true one is `share`."""
+    n, m = len(task.ours), len(task.theirs)
+    spread = 1 + ((n + m) / 2 - 1) * ((1 - share) / (2 - share) + share / (1 + share))
+    return share * (1 - share) * spread / (n * m) * (1 + 1 / min(n, m))
 
 
 def holm(p_of: Mapping[str, float], level: float) -> set[str]:
