@@ -53,6 +53,7 @@ def test_base_is_entered_and_a_forgery_of_it_doubted(tmp_path):
         runs = list(csv.DictReader(file))
     assert len(runs) == 2 * 2 * 2
     assert {run["task"] for run in runs} == {"recall", "copy"}
+    assert all(float(run["seconds"]) > 0 for run in runs)
     assert "| **base** | 50 |" in (entries / "README.md").read_text()
     assert (entries / "small.html").exists()
 

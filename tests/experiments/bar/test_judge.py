@@ -1,10 +1,12 @@
 """Who is better, worse and the record, from runs of which the truth is known."""
 
+import dataclasses
 import math
 
 import pytest
 
 from experiments.bar import judge, rules
+from experiments.stats import wins
 from tests.experiments.bar import fakes
 
 pytestmark = pytest.mark.quick
@@ -69,6 +71,24 @@ def test_the_fewest_seeds_of_a_task_count():
     runs = values(better=3.0)
     short = runs | {"copy": {seed: runs["copy"][seed] for seed in range(7)}}
     assert judge.judge(short, BASE, TASKS).word == "undecided"
+
+
+def test_tasks_count_by_the_weights_of_the_rules():
+    runs = values(better=3.0) | {"copy": values(better=-3.0)["copy"]}
+    heavy = [
+        dataclasses.replace(t, weight=50 if t.name == "copy" else 1) for t in TASKS
+    ]
+    assert judge.judge(runs, BASE, TASKS).word == "better"
+    assert judge.judge(runs, BASE, heavy).word == "worse"
+
+
+def test_the_interval_leaves_the_rules_level_on_each_side():
+    found = judge.judge(values(better=1.0), BASE, TASKS)
+    together = [
+        wins.Task([*values(better=1.0)[t.name].values()], [*BASE[t.name].values()])
+        for t in TASKS
+    ]
+    assert (found.low, found.high) == wins.interval(together, 1 - 2 * rules.LEVEL)
 
 
 def test_a_task_without_runs_is_named():

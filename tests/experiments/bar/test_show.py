@@ -96,6 +96,8 @@ def test_a_verdict_is_told_task_by_task_and_in_the_whole():
     assert re.fullmatch(
         r"against base: wins \d+ \[\d+, \d+\] %, p = \S+, better", lines[-2]
     )
+    p = float(re.search(r"p = ([\d.e-]+)", lines[-2])[1])
+    assert p < rules.LEVEL
     lines = show.verdict(fakes.log("late", seed=9), ENTRIES)
     assert "against better: wins" in lines[-1]
     assert lines[-1].endswith("worse")

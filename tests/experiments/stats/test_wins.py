@@ -86,6 +86,22 @@ def test_intervals_hold_the_true_share(shifts, runs):
     assert held / 300 > 0.95 - 3 * math.sqrt(0.95 * 0.05 / 300)
 
 
+def variance(share, n, m):
+    """Newcombe's method 5, and what estimated shares lack."""
+    more = (1 - share) / (2 - share) + share / (1 + share)
+    of_pairs = share * (1 - share) * (1 + ((n + m) / 2 - 1) * more)
+    return of_pairs / (n * m) * (1 + 1 / min(n, m))
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_ends_are_z_standard_deviations_off(count):
+    """Of equal tasks, whose average varies less."""
+    z = stats.norm.ppf(0.95)
+    for end in interval([TIED] * count, 0.9):
+        off = z * math.sqrt(variance(end, 3, 4) / count)
+        assert abs(end - TIED.share) == pytest.approx(off)
+
+
 def test_an_interval_of_wins_alone_ends_at_one():
     low, high = interval([Task([2.0, 3.0], [0.0, 1.0])], 0.98)
     assert 0 < low < 0.5
