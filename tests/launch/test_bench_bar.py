@@ -56,3 +56,22 @@ def test_the_cells_are_judged_as_the_command_judges(monkeypatch):
     monkeypatch.setattr(judge, "is_hopeless", is_hopeless)
     simulate(BY_NAME["equal"], 1, 0)
     assert seen == [(min(rules.LOOKS), [rules.OF_BASE, max(rules.LOOKS)])]
+
+
+def test_who_stops_is_judged_by_the_first_look(monkeypatch):
+    monkeypatch.setattr(judge, "is_hopeless", lambda *_: True)
+    seen = []
+
+    def judged(ours, theirs, tasks):
+        seen.append(len(ours["copy"]))
+        return judge_as_ever(ours, theirs, tasks)
+
+    judge_as_ever = judge.judge
+    monkeypatch.setattr(judge, "judge", judged)
+    simulate(BY_NAME["equal"], 3, 0)
+    assert seen == [min(rules.LOOKS)] * 3
+
+
+def test_an_interval_that_leaves_the_truth_out_is_not_counted(monkeypatch):
+    monkeypatch.setattr(bar, "true_share", lambda cell: 1.5)
+    assert simulate(BY_NAME["equal"], 3, 0).covered == 0
