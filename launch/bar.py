@@ -8,7 +8,7 @@ Seven tasks are trained at three learning rates with four to eight seeds, at bas
 parameters, and compared with base and with the record. The same command goes on after an
 interruption. Its log is WORKDIR/log; experiments/bar/README.md has the rules.
 
-    python -m launch.bar --verify=experiments/bar/entries/small/path --workdir=runs/verify
+    python -m launch.bar --verify=experiments/bar/entries/small/base --workdir=runs/verify
 
 trains one seed of each task again as a log has it, and says whether it comes out the same.
 
@@ -28,7 +28,7 @@ from experiments.bar import entry, judge, logs, rules, show, verify
 from experiments.sweep.plan import plan_trials
 from experiments.system import huge_pages
 from experiments.system.console import print_line, stdout_console
-from experiments.training.run_dir import read_json
+from experiments.system.files import read_json, write_json
 from launch import command, executor_flags
 from launch.dry_run import Target, dry_run
 from launch.training import Sweep, train_plans
@@ -54,9 +54,17 @@ _DEVICE = flags.DEFINE_string(
 
 executor_flags.define_flags()
 
+BEGUN = "bar.json"
+"""The file that says whose a workdir is."""
+
 
 def main(words):
     if _ENTER.value:
+        if _NAME.value:
+            command.mistake(
+                "--enter takes the name in the log: run the entry again with another --name, "
+                "which trains nothing"
+            )
         return enter(Path(_ENTER.value), stdout_console())
     if _TABLE.value:
         return write_table(_SIZE.value, stdout_console())
@@ -100,15 +108,18 @@ def main(words):
 
 
 def check_workdir(changes):
-    """Ends with a usage error where the workdir has the log of another entry."""
-    directory = Path(_WORKDIR.value) / "log"
-    if not directory.exists():
-        return
-    before = logs.read(directory).about["changes"]
-    if before != logs.named(changes):
+    """Ends with a usage error where the workdir is another entry's."""
+    workdir = Path(_WORKDIR.value)
+    before = read_json(workdir / BEGUN)
+    if before not in (None, _begun(changes)):
         command.mistake(
-            f"{directory} is the log of another entry, {_words(before)}: choose another --workdir"
+            f"{workdir} is another entry's, {_words(before['changes'])}: choose another "
+            "--workdir"
         )
+
+
+def _begun(changes):
+    return dict(size=_SIZE.value, changes=logs.named(changes))
 
 
 def _words(changes):
@@ -127,10 +138,16 @@ def run_entry(changes, others, console):
     size, workdir = _SIZE.value, Path(_WORKDIR.value)
     tasks = rules.tasks_of(size)
     name = _NAME.value or _words(logs.named(changes))
+    # Entered before, it is not compared with itself.
+    others = [x for x in others if x.about["changes"] != logs.named(changes)]
+    if name in {x.name for x in others}:
+        command.mistake(f"--name={name}: an entry has it; choose another")
     standing = judge.standings({x.name: x.values() for x in others}, tasks)
     opponents = [x.values() for x in others if _is_opponent(x.name, standing)]
+    print_line(console, f"{name}: {_parameters(size, changes)}")
 
     def plans():
+        write_json(workdir / BEGUN, _begun(changes))
         if not changes:
             yield plan(size, changes, rules.OF_BASE)
             return
@@ -140,14 +157,41 @@ def run_entry(changes, others, console):
             runs = logs.values_of(_runs(workdir, planned, size), tasks)
             if opponents and judge.is_hopeless(runs, opponents, tasks):
                 return
+            if seeds < max(rules.LOOKS):
+                print_line(
+                    console,
+                    f"after {seeds} seeds: {_shares(runs, opponents, tasks)}; it goes on to "
+                    f"{max(rules.LOOKS)}",
+                )
 
     def finish(trained):
         written = _write_log(workdir, name, size, changes, trained.planned)
         for line in show.verdict(written, others):
             print_line(console, line)
-        print_line(console, f"log: {written.directory}")
+        place = written.directory
+        print_line(console, f"log: {place}; --enter={place} puts it among the entries")
 
     train_plans(_sweep(workdir, console, size), plans(), finish)
+
+
+def _parameters(size, changes):
+    """Says in words at how many parameters an entry runs, and how d_ff makes them so."""
+    counts = entry.parameters(size, changes).values()
+    found = sorted(of_task["parameters"] for of_task in counts)
+    d_ff = sorted({of_task["d_ff"] for of_task in counts})
+    return (
+        f"{found[0]:,} to {found[-1]:,} parameters, as base has, with "
+        f"d_ff={' or '.join(map(str, d_ff))}"
+    )
+
+
+def _shares(runs, opponents, tasks):
+    found = [judge.judge(runs, theirs, tasks).share for theirs in opponents]
+    names = ("base", "the record")
+    return ", ".join(
+        f"wins {100 * share:.0f} % against {of}"
+        for share, of in zip(found, names, strict=False)
+    )
 
 
 def _is_opponent(name, standing):
@@ -166,11 +210,17 @@ def _runs(workdir, planned, size):
 
 
 def _write_log(workdir, name, size, changes, planned):
-    runs = _runs(workdir, planned, size)
+    """Writes the log; one that says the same already stays as it is."""
+    runs = sorted(_runs(workdir, planned, size))
+    directory = workdir / "log"
+    if directory.exists():
+        before = logs.read(directory)
+        if before.name == name and repr(sorted(before.runs)) == repr(runs):
+            return before
     record = read_json(workdir / planned[0].directory / "record.json")
     about = logs.describe(name, size, changes, record)
-    logs.write(workdir / "log", about, runs, changes)
-    return logs.read(workdir / "log")
+    logs.write(directory, about, runs, changes)
+    return logs.read(directory)
 
 
 def check_log(checked, console):

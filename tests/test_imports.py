@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[1]
 
 def names(storey):
     for path in sorted((ROOT / storey).rglob("*.py")):
+        # Entries at the bar are no modules of the project.
+        if "entries" in path.parts:
+            continue
         # The source of a notebook does its work as it is read.
         if not path.with_suffix(".ipynb").exists():
             parts = path.relative_to(ROOT).with_suffix("").parts

@@ -7,6 +7,7 @@ from typing import Any
 
 from attn import config as models
 from experiments.bar import rules
+from experiments.errors import hint
 from experiments.settings import Settings, SettingsError, resolve, user_code
 from experiments.settings.choices import (
     HEADS,
@@ -52,12 +53,12 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
     """
     changes = {}
     for text in texts:
-        match = re.fullmatch(r"(?:model\.)?([A-Za-z_]\w*)=(.*)", text, re.DOTALL)
+        match = re.fullmatch(r"(?:model\.)?([A-Za-z_][\w.]*)=(.*)", text, re.DOTALL)
         option, value = match.groups() if match else (_option_of(text), text)
         if option not in OPTIONS:
             raise SettingsError(
-                f"{text}: {option} is nothing that an entry may change (known: "
-                f"{', '.join(OPTIONS)})"
+                f"{text}: {option} is nothing that an entry may change{hint(option, OPTIONS)} "
+                f"(it may: {', '.join(OPTIONS)})"
             )
         if option in changes:
             raise SettingsError(f"{text}: {option} is given twice; give it once")

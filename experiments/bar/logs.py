@@ -175,11 +175,24 @@ def write(
 
 def read(directory: Path) -> Log:
     """Reads a log. Raises LogError where there is none, or not what was written."""
+    if not (directory / ABOUT).is_file():
+        near = directory / "log"
+        hint = f"; give {near}" if (near / ABOUT).is_file() else ""
+        raise LogError(
+            f"{directory} holds no {ABOUT}, as the log of an entry that has ended{hint}"
+        )
+    kept = directory / checksums.NAME
+    changed = [kept.name] if not kept.is_file() else []
+    # Sources too, beside what every log has.
+    changed += checksums.changed_files(directory, (ABOUT, RUNS))
+    changed += checksums.changed_files(directory)
+    if changed:
+        names = ", ".join(dict.fromkeys(changed))
+        raise LogError(
+            f"{directory}: {names} is not what was written: restore it, or run the entry "
+            "again, which writes its log anew and trains nothing where its runs are"
+        )
     about = read_json(directory / ABOUT)
-    if about is None:
-        raise LogError(f"{directory} holds no {ABOUT}: it is no log of an entry")
-    if changed := checksums.changed_files(directory, (ABOUT, RUNS)):
-        raise LogError(f"{directory}: {', '.join(changed)} is not what was written")
     if about["rules"] != rules.VERSION:
         raise LogError(
             f"{directory} is of version {about['rules']} of the rules, and these are "
@@ -201,7 +214,10 @@ def copy(log: Log, folder: Path) -> Path:
     """
     target = folder / log.about["size"] / slug(log.name)
     if target.exists():
-        raise LogError(f"{target} is there: give the entry another --name")
+        raise LogError(
+            f"{target} is there: run the entry again with another --name, which trains "
+            "nothing, and enter that log"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(log.directory, target)
     return target

@@ -157,8 +157,8 @@ def finding(rows: Sequence[Row]) -> str:
     words = [row.standing.against_base.word for row in rows[1:]]
     better, worse = words.count("better"), words.count("worse")
     line = (
-        f"Of {len(words)} entries {better} beat base, {worse} are worse, and of "
-        f"{len(words) - better - worse} it is undecided."
+        f"Entries beside base: {len(words)}, of which {better} better, {worse} worse, "
+        f"{len(words) - better - worse} undecided."
     )
     record = [row for row in rows if row.standing.is_record][-1]
     if record.standing.against_base is None:
@@ -203,8 +203,8 @@ def figure(rows: Sequence[Row]) -> Picture | None:
             difference = Difference(*ends, 0.0, 0.0, 0, 0.0, None)
             labels.append(log.name)
             compared.append(Compared(difference, against.word, shares))
-    heading = "% of wins against base, less 50"
-    return forests(labels, [Forest(heading, 100.0, compared)], "wins")
+    panel = Forest("wins against base", 100.0, compared, 52.0, "% of wins − 50")
+    return forests(labels, [panel], "wins")
 
 
 def write(size: str) -> list[Path]:
@@ -246,6 +246,7 @@ def as_csv(rows: Sequence[Row]) -> str:
         "entry,changes,date,task,mean,sd,seeds,share_of_wins,low,high,p_better,p_worse,"
         "verdict,record_then,against_record".split(",")
     )
+    base = rows[0].log.values()
     for log, standing in rows:
         changes = " ".join(f"{k}={x}" for k, x in log.about["changes"].items())
         about = [log.name, changes, log.about["date"]]
@@ -256,7 +257,10 @@ def as_csv(rows: Sequence[Row]) -> str:
             word = against.tasks[task.name] if against else ""
             of_record = record.tasks[task.name] if record else ""
             mean, sd = statistics.mean(shown), statistics.stdev(shown)
-            row = [*about, task.name, mean, sd, len(values), *[""] * 5, word]
+            share = ""
+            if against:
+                share = wins.Task(values, [*base[task.name].values()]).share
+            row = [*about, task.name, mean, sd, len(values), share, *[""] * 4, word]
             table.writerow([*row, standing.record, of_record])
         whole = ["", "", seeds_of(log)]
         if against:

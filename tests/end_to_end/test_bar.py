@@ -12,6 +12,7 @@ import pytest
 
 from experiments.bar import logs
 from experiments.system import checksums
+from experiments.system.files import write_json
 from tests.calls import call
 from tests.end_to_end.test_commands import ENVIRONMENT, ROOT
 from tests.experiments import own_parts
@@ -117,6 +118,12 @@ def test_an_own_class_is_killed_goes_on_and_is_judged(tmp_path):
         (["h=2", "--workdir=x", "--verify=nowhere"], "--verify has what its log says"),
         (["--workdir=x", "--verify=nowhere"], "holds no entry.json"),
         (["--enter=nowhere"], "holds no entry.json"),
+        (["--enter=nowhere", "--name=x"], "run the entry again with another --name"),
+        (["normalizer=relu", "--workdir=x"], "did you mean normaliser"),
+        (
+            ["training.steps=9", "--workdir=x"],
+            "training.steps is nothing that an entry",
+        ),
         (["h=2", "--workdir=x", "--size=device"], "--enter=runs/base/log"),
     ],
 )
@@ -129,11 +136,15 @@ def test_mistakes_are_told_in_a_line(arguments, said, tmp_path, monkeypatch):
     assert not (tmp_path / "x").exists()
 
 
-def test_the_log_of_another_entry_is_left_alone(tmp_path, monkeypatch):
+def test_the_workdir_of_another_entry_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "FOLDER", tmp_path)
-    for place in ("small/base", "run/log"):
-        log = fakes.log("base" if place == "small/base" else "alibi")
-        logs.write(tmp_path / place, log.about, log.runs, {})
+    base = fakes.log("base")
+    logs.write(tmp_path / "small" / "base", base.about, base.runs, {})
+    begun = {"size": "small", "changes": {"positions": "alibi"}}
+    write_json(tmp_path / "run" / "bar.json", begun)
     done = call("bar", "h=2", f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 2
-    assert "the log of another entry, positions=alibi" in done.stderr
+    assert "is another entry's, positions=alibi: choose another" in done.stderr
+    done = call("bar", "h=2", "--name=base", f"--workdir={tmp_path / 'new'}")
+    assert done.returncode == 2
+    assert "--name=base: an entry has it" in done.stderr

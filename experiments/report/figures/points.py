@@ -68,6 +68,9 @@ class Forest(NamedTuple):
     heading: str
     scale: float
     rows: Sequence[Compared]
+    edge: float | None = None
+    """The end of its scale; None chooses by the rows."""
+    xlabel: str = "row − base"
 
 
 def forests(
@@ -110,7 +113,7 @@ def _draw_forest(axes, panel, labels):
         if _is_finite(row.difference):
             ends = (row.difference.low, row.difference.mean, row.difference.high)
             values[y] = panel.scale * np.array(ends)
-    edge = _edge([*values.values()])
+    edge = panel.edge or _edge([*values.values()])
     axes.axvline(0, color="#808080", linewidth=0.8)
     spots = []
     for y, ends in values.items():
@@ -123,7 +126,7 @@ def _draw_forest(axes, panel, labels):
         x = float(np.clip(ends[1], -edge, edge))
         text = f"{ends[1]:+.3g} [{ends[0]:+.3g}, {ends[2]:+.3g}], {row.verdict}"
         spots.append(Spot(axes, x, y, f"{short_label(labels[y])}: {text}"))
-    axes.set(title=panel.heading, xlabel="row − base", xlim=(-edge, edge))
+    axes.set(title=panel.heading, xlabel=panel.xlabel, xlim=(-edge, edge))
     axes.xaxis.set_major_locator(MaxNLocator(4, symmetric=True))
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)

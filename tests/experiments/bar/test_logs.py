@@ -41,10 +41,18 @@ def test_checksums_that_are_gone_do_not_make_a_log(written):
     (written / "checksums.json").write_text(text.replace("sha256", "sha"))
     with pytest.raises(LogError, match="is not what was written"):
         logs.read(written)
+    (written / "checksums.json").unlink()
+    with pytest.raises(LogError, match=r"checksums\.json is not what was written"):
+        logs.read(written)
+
+
+def test_the_workdir_in_place_of_its_log_is_told(written):
+    with pytest.raises(LogError, match=f"holds no entry.json.*; give {written}"):
+        logs.read(written.parent)
 
 
 def test_no_log_and_one_of_other_rules_are_named(tmp_path):
-    with pytest.raises(LogError, match="no log of an entry"):
+    with pytest.raises(LogError, match=r"holds no entry\.json"):
         logs.read(tmp_path)
     about = fakes.about("old", {}) | {"rules": rules.VERSION - 1}
     logs.write(tmp_path / "old", about, fakes.runs(), {})
@@ -108,9 +116,13 @@ def test_classes_of_ones_own_are_kept_and_found_again(tmp_path):
     logs.write(tmp_path / "log", about, fakes.runs(), changes)
     source.unlink()
     found = logs.changes_of(logs.read(tmp_path / "log"))
+    kept = tmp_path / "log" / "my_heads.py"
     place = found["heads"]
     assert place.startswith(f"{tmp_path / 'log' / 'my_heads.py'}:Heads@")
     assert entry.read_changes([place]) == {"heads": place}
+    kept.unlink()
+    with pytest.raises(LogError, match=r"my_heads\.py is not what was written"):
+        logs.read(tmp_path / "log")
 
 
 def test_a_log_with_the_same_runs_again_is_the_same():

@@ -28,7 +28,7 @@ def rows():
 
 def test_the_finding_counts_and_names_the_record(rows):
     text = show.finding(rows)
-    assert "Of 3 entries 1 beat base, 1 are worse, and of 1 it is undecided." in text
+    assert "Entries beside base: 3, of which 1 better, 1 worse, 1 undecided." in text
     assert "The record is better, whose runs win" in text
     assert show.finding(rows[:3]).endswith("Base is the record.")
 
@@ -62,6 +62,8 @@ def test_data_say_what_the_table_says(rows):
     assert better["all"]["verdict"] == "better"
     assert better["all"]["record_then"] == "base"
     base = ENTRIES[0].values()
+    of_copy = Task(values, [*base["copy"].values()]).share
+    assert float(better["copy"]["share_of_wins"]) == pytest.approx(of_copy)
     shares = [
         Task([*by_seed.values()], [*base[task].values()]).share
         for task, by_seed in ENTRIES[3].values().items()
