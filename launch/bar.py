@@ -26,7 +26,7 @@ from absl import flags
 
 from experiments.bar import entry, judge, logs, rules, show, verify
 from experiments.sweep.plan import plan_trials
-from experiments.system import huge_pages
+from experiments.system import code, huge_pages
 from experiments.system.console import print_line, stdout_console
 from experiments.system.files import read_json, write_json
 from launch import command, executor_flags
@@ -94,32 +94,35 @@ def main(words):
             "name what the entry changes: a class of your own as my.py:Mine, or an option as "
             "normaliser=sparsemax"
         )
+    if _DRY_RUN.value:
+        seeds = max(rules.LOOKS) if changes else rules.BASE_SEEDS
+        everything = plan(_SIZE.value, changes, seeds)
+        return dry_run(everything, console, target=Target(device=_DEVICE.value))
     if changes and not others:
         command.mistake(
             f"base has not been entered at --size={_SIZE.value}: train it by python -m "
             f"launch.bar --size={_SIZE.value} --workdir=runs/base, then --enter=runs/base/log"
         )
-    if _DRY_RUN.value:
-        seeds = max(rules.LOOKS) if changes else rules.OF_BASE
-        everything = plan(_SIZE.value, changes, seeds)
-        return dry_run(everything, console, target=Target(device=_DEVICE.value))
     check_workdir(changes)
     run_entry(changes, others, console)
 
 
 def check_workdir(changes):
-    """Ends with a usage error where the workdir is another entry's."""
+    """Ends with a usage error where the workdir is another entry's, or another code's."""
     workdir = Path(_WORKDIR.value)
     before = read_json(workdir / BEGUN)
-    if before not in (None, _begun(changes)):
-        command.mistake(
-            f"{workdir} is another entry's, {_words(before['changes'])}: choose another "
-            "--workdir"
-        )
+    if before is None or before == _begun(changes):
+        return
+    named = logs.named(changes)
+    whose = f"another entry's, {_words(before['changes'])}"
+    if before["changes"] == named and before["size"] == _SIZE.value:
+        whose = "of another version of the code, and an entry is of one"
+    command.mistake(f"{workdir} is {whose}: choose another --workdir")
 
 
 def _begun(changes):
-    return dict(size=_SIZE.value, changes=logs.named(changes))
+    """Returns what says whose a workdir is."""
+    return dict(size=_SIZE.value, changes=logs.named(changes), code=code.now())
 
 
 def _words(changes):
@@ -149,18 +152,18 @@ def run_entry(changes, others, console):
     def plans():
         write_json(workdir / BEGUN, _begun(changes))
         if not changes:
-            yield plan(size, changes, rules.OF_BASE)
+            yield plan(size, changes, rules.BASE_SEEDS)
             return
         for seeds in rules.LOOKS:
             planned = plan(size, changes, seeds)
             yield planned
-            runs = logs.values_of(_runs(workdir, planned, size), tasks)
+            runs = logs.values_of(logs.runs_of(workdir, planned, size), tasks)
             if opponents and judge.is_hopeless(runs, opponents, tasks):
                 return
             if seeds < max(rules.LOOKS):
                 print_line(
                     console,
-                    f"after {seeds} seeds: {_shares(runs, opponents, tasks)}; it goes on to "
+                    f"after {seeds} seeds: {_shares(runs, opponents, tasks)}; going on to "
                     f"{max(rules.LOOKS)}",
                 )
 
@@ -202,16 +205,13 @@ def _is_opponent(name, standing):
 
 def _sweep(workdir, console, size):
     place = f"{rules.__file__}:{size}"
-    return Sweep(workdir, console, place, rules.get_config(size), ["tasks", "rate"])
-
-
-def _runs(workdir, planned, size):
-    return logs.runs_of(workdir, planned, size)
+    config = rules.get_config(size)
+    return Sweep(workdir, console, place, config, ["tasks", "rate"], decides=True)
 
 
 def _write_log(workdir, name, size, changes, planned):
     """Writes the log; one that says the same already stays as it is."""
-    runs = sorted(_runs(workdir, planned, size))
+    runs = sorted(logs.runs_of(workdir, planned, size))
     directory = workdir / "log"
     if directory.exists():
         before = logs.read(directory)
@@ -232,8 +232,7 @@ def check_log(checked, console):
     planned = [
         trial
         for trial in plan(size, changes, 1)
-        if trial.settings.training.learning_rate
-        == chosen[trial.label.rpartition(", ")[0]]
+        if trial.settings.training.learning_rate == chosen[logs.task_of(trial)]
     ]
 
     def finish(trained):

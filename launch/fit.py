@@ -57,9 +57,16 @@ def _say(compiler, target, group):
         )
         if not compiled.why_not and compiled.bytes <= target.memory:
             lanes = "1 trial at a time" if count == 1 else f"{count} lanes"
-            return f"fits with {lanes}: {needed}"
+            return f"fits with {lanes}: {needed}{_work(compiled.work)}"
         why_not = compiled.why_not or f"needs {needed}"
     return f"does not fit: {why_not}"
+
+
+def _work(work):
+    """Says what a step does, where the compiler says it."""
+    if work is None:
+        return ""
+    return f"; a step moves {work.bytes / 1e9:.3g} GB in {work.kernels:,} kernels"
 
 
 def _lanes(target, trials):

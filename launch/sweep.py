@@ -195,9 +195,7 @@ def join(console):
     command.load_outside(executor_flags.value("outside"))
     workdir = read_workdir()
     # As a guest it lists nothing.
-    sweep = Sweep(workdir, console, path="", config=None)._replace(
-        mixed_code=_MIXED_CODE.value
-    )
+    sweep = Sweep(workdir, console, "", None, mixed_code=_MIXED_CODE.value)
     interruption = Interruption()
     others = Others(workdir, executor_flags.value("silence"))
     listed = None
@@ -339,6 +337,7 @@ def _sweep(console, tuning):
         experiment.path,
         experiment.config,
         _SWEEP.value or [],
+        decides=_SEEDS.value == AUTO or bool(tuning),
         is_auto=_SEEDS.value == AUTO,
         tuning=tuning and tuning.to_json(),
         mixed_code=_MIXED_CODE.value,

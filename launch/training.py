@@ -36,19 +36,16 @@ class Sweep(NamedTuple):
     config: Any
     names: Sequence[str] = ()
     """The sweeps of the file whose points the trials are."""
+    decides: bool = False
+    """Whether results decide which trials are planned next."""
     is_auto: bool = False
-    """Whether results decide how many seeds there are, see `workdir.set_looks`."""
+    """Whether they decide how many seeds there are, see `workdir.set_looks`."""
     tuning: Mapping[str, Any] | None = None
     """What is chosen from, as `workdir.open_workdir` writes it."""
     mixed_code: bool = False
     """Whether trials of different code may be compared."""
     when_listed: Callable[[Sequence[Trial]], None] = lambda planned: None
     """Called when the trials are listed, before any is trained."""
-
-    @property
-    def decides(self) -> bool:
-        """Whether results decide which trials are planned next."""
-        return self.is_auto or bool(self.tuning)
 
 
 class Trained(NamedTuple):

@@ -1,6 +1,7 @@
 """What an entry changes, and the points of its sweep, at base's number of parameters."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,27 +10,8 @@ from attn import config as models
 from experiments.bar import rules
 from experiments.errors import hint
 from experiments.settings import Settings, SettingsError, resolve, user_code
-from experiments.settings.choices import (
-    HEADS,
-    MIXERS,
-    NORMALISERS,
-    POSITIONS,
-    RESIDUALS,
-    SCORES,
-    TEXT,
-    choices_of,
-)
+from experiments.settings.choices import MIXERS, TEXT, choices_of
 from experiments.trial.cost import assumed_parameters
-
-KINDS = {
-    "score": SCORES,
-    "normaliser": NORMALISERS,
-    "positions": POSITIONS,
-    "heads": HEADS,
-    "residual": RESIDUALS,
-    "mixing": MIXERS,
-}
-"""The options that a class of one's own may be given for."""
 
 OPTIONS = {
     field.name: field
@@ -38,6 +20,12 @@ OPTIONS = {
 }
 del OPTIONS["d_model"]
 """What an entry may change: the options of attention, and what mixes positions."""
+
+KINDS = {name: found for name, x in OPTIONS.items() if (found := choices_of(x))}
+"""Those of them that a class of one's own may be given for."""
+
+OF_RATE = ", "
+"""What stands between task and rate in the label of a trial."""
 
 Changes = Mapping[str, Any]
 """{option: value}, of OPTIONS, as settings write them."""
@@ -62,9 +50,9 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
             )
         if option in changes:
             raise SettingsError(f"{text}: {option} is given twice; give it once")
-        choices = choices_of(OPTIONS[option])
+        choices = KINDS.get(option)
         changes[option] = (
-            choices.parse(value, option).text if choices else _number(option, value)
+            choices.parse(value, option).text if choices else _plain(option, value)
         )
     return changes
 
@@ -82,12 +70,12 @@ def _option_of(text):
         if choices.accepts(loaded.cls):
             return option
     raise SettingsError(
-        f"{text}: {match['name']} is none of {', '.join(KINDS)}; CONTRIBUTING.md has an "
-        "example of each"
+        f"{text}: {match['name']} is none of {', '.join(KINDS)}; CONTRIBUTING.md has "
+        "examples"
     )
 
 
-def _number(option, text):
+def _plain(option, text):
     """Returns the value of an option that is no choice: a number, a truth value or a word."""
     kind = OPTIONS[option].type
     if kind is bool:
@@ -117,16 +105,9 @@ def points(
         point = task.point()
         label = point.pop("label")
         own = _equal(config, point, settings_of(config, point, changes))
-        for seed in seeds:
-            for rate in rules.RATES:
-                found.append(
-                    own
-                    | {
-                        "label": f"{label}, {rate}",
-                        "training.learning_rate": rate,
-                        "seed": seed,
-                    }
-                )
+        for seed, rate in itertools.product(seeds, rules.RATES):
+            run = {"training.learning_rate": rate, "seed": seed}
+            found.append(own | run | {"label": f"{label}{OF_RATE}{rate}"})
     return found
 
 
@@ -165,12 +146,11 @@ def _looks_ahead(mixer, base):
 def _equal(config, base: Mapping[str, Any], point: Mapping[str, Any]):
     """Returns `point` with the d_ff that gives it the parameters of `base`."""
 
-    def count(d_ff=None):
-        own = {} if d_ff is None else {"model.d_ff": d_ff}
-        return assumed_parameters(_resolved(config, {**point, **own}))
+    def count(d_ff):
+        return _count(config, {**point, "model.d_ff": d_ff})
 
-    aim = assumed_parameters(_resolved(config, base))
-    now = count()
+    aim = _count(config, base)
+    now = _count(config, point)
     if now == aim:
         return dict(point)
     d_ff = config.model.d_ff
@@ -186,6 +166,21 @@ def _equal(config, base: Mapping[str, Any], point: Mapping[str, Any]):
     return {**point, "model.d_ff": chosen}
 
 
+def _count(config, point):
+    """Counts parameters, by shape. Raises SettingsError for what cannot be built."""
+    try:
+        return assumed_parameters(_resolved(config, point))
+    except SettingsError:
+        raise
+    # What a class of one's own raises; JAX's messages have many lines.
+    except Exception as error:
+        (line, *_) = str(error).splitlines() or [""]
+        raise SettingsError(
+            f"the entry cannot be built: {type(error).__name__}: {line}; python -m "
+            "launch.check says more"
+        ) from error
+
+
 def _resolved(config, point) -> Settings:
     return resolve(config.to_dict(), point)
 
@@ -198,10 +193,9 @@ def parameters(size: str, changes: Changes) -> dict[str, dict[str, int]]:
         (first, *_) = points(size, changes, [0], [task.name])
         base = {k: x for k, x in task.point().items() if k != "label"}
         own = {k: x for k, x in first.items() if k != "label"}
-        settings = _resolved(config, own)
         counts[task.name] = {
-            "parameters": assumed_parameters(settings),
-            "of base": assumed_parameters(_resolved(config, base)),
-            "d_ff": settings.model.d_ff,
+            "parameters": _count(config, own),
+            "of base": _count(config, base),
+            "d_ff": _resolved(config, own).model.d_ff,
         }
     return counts

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from experiments.bar import rules
 from experiments.stats import wins
+from experiments.stats.summary import holm
 
 Runs = Mapping[str, Mapping[int, float]]
 """{task: {seed: value}}, larger values better, −inf for a run that diverged."""
@@ -39,22 +40,25 @@ def judge(ours: Runs, theirs: Runs, tasks: Sequence[rules.Task]) -> Verdict:
         sides = [[*side.get(task.name, {}).values()] for side in (ours, theirs)]
         if not all(sides):
             raise ValueError(f"there is no run of {task.name}: nothing can be compared")
-        compared[task.name] = wins.Task(*sides, weight=task.weight)
+        compared[task.name] = wins.Contest(*sides, weight=task.weight)
     seeds = min(len(task.ours) for task in compared.values())
     looks = [at for at in rules.LOOKS if at <= seeds]
     worse = rules.LOOKS[max(looks)] if looks else 0.0
     better = rules.LEVEL if seeds >= max(rules.LOOKS) else 0.0
     together = [*compared.values()]
     p = wins.p_values(together)
-    of_tasks = {name: wins.p_values([task]) for name, task in compared.items()}
-    are_better = wins.holm({name: x.better for name, x in of_tasks.items()}, better)
-    are_worse = wins.holm({name: x.worse for name, x in of_tasks.items()}, worse)
+    # Of all tasks together, each way.
+    of_tasks = zip(*[wins.p_values([task]) for task in together], strict=True)
+    corrected = zip(*map(holm, of_tasks), strict=True)
     return Verdict(
         wins.average(together),
         *wins.interval(together, 1 - 2 * rules.LEVEL),
         p,
         _word(p.better <= better, p.worse <= worse),
-        {name: _word(name in are_better, name in are_worse) for name in compared},
+        {
+            name: _word(up <= better, down <= worse)
+            for name, (up, down) in zip(compared, corrected, strict=True)
+        },
     )
 
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from experiments.bar import entry, judge, rules
 from experiments.errors import UserError
-from experiments.settings.choices import choices_of
 from experiments.sweep.plan import Trial
 from experiments.system import checksums
 from experiments.system.files import (
@@ -109,7 +108,7 @@ def runs_of(workdir: Path, trials: Sequence[Trial], size: str) -> list[Run]:
             raise LogError(
                 f"{workdir / trial.directory} has no result: {result.get('error', 'run it again')}"
             )
-        task = by_name[trial.label.rpartition(", ")[0]]
+        task = by_name[task_of(trial)]
         ended = result["status"] == "finished"
         runs.append(
             Run(
@@ -122,6 +121,11 @@ def runs_of(workdir: Path, trials: Sequence[Trial], size: str) -> list[Run]:
             )
         )
     return runs
+
+
+def task_of(trial: Trial) -> str:
+    """Returns the name of a trial's task."""
+    return trial.label.rpartition(entry.OF_RATE)[0]
 
 
 def describe(
@@ -242,5 +246,5 @@ def changes_of(log: Log) -> dict[str, Any]:
 
 
 def _origins(option, value):
-    choices = choices_of(entry.OPTIONS[option])
+    choices = entry.KINDS.get(option)
     return choices.origins_of(value) if choices else ()

@@ -25,7 +25,7 @@ LOOKS = {4: 0.002, 8: 0.008}
 than record and base after the first look is not trained further."""
 LEVEL = 0.01
 """The level at which an entry is better, after all seeds; of its tasks, of all seven."""
-OF_BASE = 16
+BASE_SEEDS = 16
 """Seeds of base, with which all are compared."""
 
 SIZES = ("small", "device")

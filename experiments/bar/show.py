@@ -1,8 +1,6 @@
 """Shows entries: the verdict on one, the table of all, and a page with its figure."""
 
-import csv
-import io
-import statistics
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,9 +9,11 @@ from experiments.bar import judge, logs, rules
 from experiments.bar.logs import Log
 from experiments.report.figures.points import Compared, Forest, forests
 from experiments.report.figures.style import Picture
+from experiments.report.formats import comparisons_csv
 from experiments.report.html import render
 from experiments.stats import wins
 from experiments.stats.differences import Difference
+from experiments.stats.summary import Summary, summarise
 from experiments.system.files import write_text
 
 HERE = Path(__file__).parent
@@ -70,14 +70,24 @@ def verdict(entry: Log, others: Sequence[Log]) -> list[str]:
 
 def mean_text(log: Log, task: rules.Task) -> str:
     """Returns mean ± standard deviation over seeds in a task, in its unit."""
-    values = [task.better * value for value in log.values()[task.name].values()]
-    finite = [task.shown(value) for value in values if abs(value) != float("inf")]
-    if not finite:
+    summary = summary_of(log, task)
+    count = len(log.values()[task.name])
+    if summary is None:
         return "diverged"
     digits = 1 if task.unit == "%" else 3
-    spread = f" ± {statistics.stdev(finite):.{digits}f}" if len(finite) > 1 else ""
-    some = f" ({len(finite)} of {len(values)})" if len(finite) < len(values) else ""
-    return f"{statistics.mean(finite):.{digits}f}{spread}{some}"
+    numbers = [x for x in (summary.mean, summary.spread) if x is not None]
+    text = " ± ".join(f"{x:.{digits}f}" for x in numbers)
+    return text if summary.n == count else f"{text} ({summary.n} of {count})"
+
+
+def summary_of(log: Log, task: rules.Task) -> Summary | None:
+    """Returns mean and spread of the runs that did not diverge, in the task's unit.
+
+    None where all did.
+    """
+    values = [task.better * value for value in log.values()[task.name].values()]
+    finite = [task.shown(value) for value in values if math.isfinite(value)]
+    return summarise(finite) if finite else None
 
 
 def wins_text(verdict: judge.Verdict) -> str:
@@ -102,7 +112,7 @@ def headings(tasks: Sequence[rules.Task]) -> list[str]:
         "wins, %",
         "against base",
         *(f"{task.name}, {task.unit}" for task in tasks),
-        "the record then",
+        "against the record",
         "seeds",
         "minutes",
     ]
@@ -197,7 +207,7 @@ def figure(rows: Sequence[Row]) -> Picture | None:
         if against is not None:
             ends = (x - 0.5 for x in (against.share, against.low, against.high))
             shares = [
-                wins.Task([*by_seed.values()], [*theirs[task].values()]).share - 0.5
+                wins.Contest([*by_seed.values()], [*theirs[task].values()]).share - 0.5
                 for task, by_seed in log.values().items()
             ]
             difference = Difference(*ends, 0.0, 0.0, 0, 0.0, None)
@@ -240,34 +250,42 @@ def minutes_of(log: Log) -> float:
 
 def as_csv(rows: Sequence[Row]) -> str:
     """Returns all that the table says, a line a task of an entry, and one for all tasks."""
-    lines = io.StringIO()
-    table = csv.writer(lines, lineterminator="\n")
-    table.writerow(
-        "entry,changes,date,task,mean,sd,seeds,share_of_wins,low,high,p_better,p_worse,"
-        "verdict,record_then,against_record".split(",")
-    )
-    base = rows[0].log.values()
-    for log, standing in rows:
-        changes = " ".join(f"{k}={x}" for k, x in log.about["changes"].items())
-        about = [log.name, changes, log.about["date"]]
-        against, record = standing.against_base, standing.against_record
-        for task in log.tasks:
-            values = [*log.values()[task.name].values()]
-            shown = [task.shown(task.better * value) for value in values]
-            word = against.tasks[task.name] if against else ""
-            of_record = record.tasks[task.name] if record else ""
-            mean, sd = statistics.mean(shown), statistics.stdev(shown)
-            share = ""
-            if against:
-                share = wins.Task(values, [*base[task.name].values()]).share
-            row = [*about, task.name, mean, sd, len(values), share, *[""] * 4, word]
-            table.writerow([*row, standing.record, of_record])
-        whole = ["", "", seeds_of(log)]
-        if against:
-            ends = [against.share, against.low, against.high]
-            whole += [*ends, *against.p, against.word]
-            whole += [standing.record, record.word]
-        else:
-            whole += [0.5, *[""] * 7]
-        table.writerow([*about, "all", *whole])
-    return lines.getvalue()
+    base = rows[0].log.values() if rows else {}
+    return comparisons_csv([line for row in rows for line in _records(row, base)])
+
+
+def _records(row, base):
+    log, (record, against_record, against) = row
+    changes = " ".join(f"{k}={x}" for k, x in log.about["changes"].items())
+    values = log.values()
+    for task in log.tasks:
+        summary = summary_of(log, task)
+        ours, theirs = values[task.name].values(), base[task.name].values()
+        yield {
+            "entry": log.name,
+            "changes": changes,
+            "date": log.about["date"],
+            "task": task.name,
+            "mean": summary and summary.mean,
+            "sd": summary and summary.spread,
+            "seeds": len(ours),
+            "share_of_wins": wins.Contest([*ours], [*theirs]).share
+            if against
+            else None,
+            "verdict": against and against.tasks[task.name],
+            "record_then": record,
+            "against_record": against_record and against_record.tasks[task.name],
+        }
+    whole = {"entry": log.name, "changes": changes, "date": log.about["date"]}
+    whole |= {"task": "all", "seeds": seeds_of(log), "record_then": record}
+    if against:
+        whole |= {
+            "share_of_wins": against.share,
+            "verdict": against.word,
+            "against_record": against_record.word,
+            "low": against.low,
+            "high": against.high,
+            "p_better": against.p.better,
+            "p_worse": against.p.worse,
+        }
+    yield whole

@@ -46,7 +46,7 @@ def compare(log: Log, again: Sequence[Run]) -> tuple[list[str], bool]:
         )
         if not is_same:
             own = -math.inf if math.isnan(run.value) else task.better * run.value
-            others.append(wins.Task([own], [*values[run.task].values()]))
+            others.append(wins.Contest([own], [*values[run.task].values()]))
     if not others:
         return [*lines, "every run came out the same"], True
     p = wins.p_values(others)

@@ -15,15 +15,15 @@ seen is counted, not approximated, with ties as they are.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize, stats
 
 
-class Task(NamedTuple):
-    """Holds the runs of both methods in a task; larger values are better."""
+class Contest(NamedTuple):
+    """Holds the runs of two methods in one task; larger values are better."""
 
     ours: Sequence[float]
     theirs: Sequence[float]
@@ -49,12 +49,12 @@ class PValues(NamedTuple):
     worse: float
 
 
-def average(tasks: Sequence[Task]) -> float:
+def average(tasks: Sequence[Contest]) -> float:
     """Returns the average share of wins, by the tasks' weights."""
     return float(np.average([t.share for t in tasks], weights=_weights(tasks)))
 
 
-def p_values(tasks: Sequence[Task]) -> PValues:
+def p_values(tasks: Sequence[Contest]) -> PValues:
     """Returns the exact one-sided p-values of the average share of wins."""
     # Twice the wins are whole numbers; tasks with other numbers of pairs have a common scale.
     pairs = math.lcm(*(task.pairs for task in tasks))
@@ -89,7 +89,7 @@ def _null(task):
     return of_wins / math.comb(len(ranks), n)
 
 
-def interval(tasks: Sequence[Task], level: float) -> tuple[float, float]:
+def interval(tasks: Sequence[Contest], level: float) -> tuple[float, float]:
     """Returns an approximate interval of the average share, of the probability `level`.
 
     It has all averages from which the one seen is less than z standard deviations off, where
@@ -132,16 +132,6 @@ def _variance(share, task):
     n, m = len(task.ours), len(task.theirs)
     spread = 1 + ((n + m) / 2 - 1) * ((1 - share) / (2 - share) + share / (1 + share))
     return share * (1 - share) * spread / (n * m) * (1 + 1 / min(n, m))
-
-
-def holm(p_of: Mapping[str, float], level: float) -> set[str]:
-    """Returns the hypotheses that Holm's procedure (1979) rejects, at most `level` in error."""
-    rejected = set()
-    for i, name in enumerate(sorted(p_of, key=p_of.get)):
-        if p_of[name] > level / (len(p_of) - i):
-            break
-        rejected.add(name)
-    return rejected
 
 
 def _weights(tasks):

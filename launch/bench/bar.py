@@ -76,7 +76,7 @@ def simulate(cell: Cell, entries: int, seed: int) -> Counts:
     full = max(rules.LOOKS)
     truth = true_share(cell)
     for _ in range(entries):
-        base = _runs(rng, Cell("", learned=cell.learned), rules.OF_BASE)
+        base = _runs(rng, Cell("", learned=cell.learned), rules.BASE_SEEDS)
         record = _runs(rng, Cell("", learned=cell.learned), full)
         ours = _runs(rng, cell, full)
         first = judge.first_seeds(ours, min(rules.LOOKS))

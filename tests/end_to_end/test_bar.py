@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments.bar import logs
-from experiments.system import checksums
+from experiments.system import checksums, code
 from experiments.system.files import write_json
 from tests.calls import call
 from tests.end_to_end.test_commands import ENVIRONMENT, ROOT
@@ -140,11 +140,16 @@ def test_the_workdir_of_another_entry_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "FOLDER", tmp_path)
     base = fakes.log("base")
     logs.write(tmp_path / "small" / "base", base.about, base.runs, {})
-    begun = {"size": "small", "changes": {"positions": "alibi"}}
-    write_json(tmp_path / "run" / "bar.json", begun)
-    done = call("bar", "h=2", f"--workdir={tmp_path / 'run'}")
-    assert done.returncode == 2
-    assert "is another entry's, positions=alibi: choose another" in done.stderr
+    begun = {"size": "small", "changes": {"positions": "alibi"}, "code": code.now()}
+    for changes, words in (
+        ({"positions": "alibi"}, "another entry's, positions=alibi"),
+        ({"h": 2}, "of another version of the code"),
+    ):
+        begun |= {"changes": changes, "code": "other" if "h" in changes else code.now()}
+        write_json(tmp_path / "run" / "bar.json", begun)
+        done = call("bar", "h=2", f"--workdir={tmp_path / 'run'}")
+        assert done.returncode == 2
+        assert f"is {words}" in done.stderr
     done = call("bar", "h=2", "--name=base", f"--workdir={tmp_path / 'new'}")
     assert done.returncode == 2
     assert "--name=base: an entry has it" in done.stderr

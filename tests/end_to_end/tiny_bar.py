@@ -24,7 +24,7 @@ def shrink():
     rules._MODELS["small"].update(N=1, d_model=8, d_ff=64, h=2, d_k=4, d_v=4)
     rules.RATES = (0.001, 0.01)
     rules.LOOKS = {1: 0.002, 2: 0.008}
-    rules.OF_BASE = 2
+    rules.BASE_SEEDS = 2
     folder = Path(os.environ["BAR_ENTRIES"])
     logs.FOLDER = folder
     show.README = folder / "README.md"

@@ -55,7 +55,7 @@ def test_the_cells_are_judged_as_the_command_judges(monkeypatch):
 
     monkeypatch.setattr(judge, "is_hopeless", is_hopeless)
     simulate(BY_NAME["equal"], 1, 0)
-    assert seen == [(min(rules.LOOKS), [rules.OF_BASE, max(rules.LOOKS)])]
+    assert seen == [(min(rules.LOOKS), [rules.BASE_SEEDS, max(rules.LOOKS)])]
 
 
 def test_who_stops_is_judged_by_the_first_look(monkeypatch):

@@ -10,6 +10,7 @@ from experiments.configs import table3
 from experiments.errors import UserError
 from experiments.sweep.plan import plan_trials
 from experiments.system.compiler import Compiled, Target, check_target, compile_for
+from experiments.system.gpu_kernels import Work
 from experiments.trial.cost import program_without_corpus
 from experiments.trial.program import initial_state
 from launch import fit
@@ -158,6 +159,15 @@ def test_fewer_lanes_are_tried_until_they_fit(monkeypatch, most, asked, said):
     (line,) = fit.fits("v5e-4", [group])
     assert line == f"v5e-4: {group[0].name}: {said}"
     assert worker.asked == [*asked, "stop"]
+
+
+def test_what_a_step_moves_is_said_where_it_is_known(monkeypatch):
+    worker = Refusing(8)
+    work = Work(kernels=1234, bytes=5_670_000_000)
+    worker.compile = lambda *_: Compiled(temporary_bytes=2**30, work=work)
+    monkeypatch.setattr(fit, "Compiler", lambda device: worker)
+    (line,) = fit.fits("h100", [plan_trials(config_of(CONFIG), [{}])])
+    assert line.endswith("a device; a step moves 5.67 GB in 1,234 kernels")
 
 
 def test_what_compiles_and_is_too_large_does_not_fit(monkeypatch):

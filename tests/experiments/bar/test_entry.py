@@ -142,6 +142,28 @@ def test_what_cannot_be_made_equal_is_refused():
         entry.points("small", {"d_v": 200}, [0], ["copy"])
 
 
+BREAKS = """
+import attn
+
+@attn.score
+class Breaks:
+    @classmethod
+    def init(cls, key, h, d_q, d_k):
+        return cls()
+
+    def __call__(self, q, k):
+        raise RuntimeError("no\\nscore")
+"""
+
+
+def test_a_class_that_raises_is_told_in_a_line(tmp_path):
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    changes = entry.read_changes([f"{tmp_path / 'breaks.py'}:Breaks"])
+    said = "cannot be built: RuntimeError: no; python -m launch.check says more"
+    with pytest.raises(SettingsError, match=said):
+        entry.points("small", changes, [0], ["copy"])
+
+
 VARIANTS = [
     *(("score", name) for name in attn.SCORES),
     *(("normaliser", name) for name in attn.NORMALISERS),

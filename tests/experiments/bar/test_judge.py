@@ -85,7 +85,7 @@ def test_tasks_count_by_the_weights_of_the_rules():
 def test_the_interval_leaves_the_rules_level_on_each_side():
     found = judge.judge(values(better=1.0), BASE, TASKS)
     together = [
-        wins.Task([*values(better=1.0)[t.name].values()], [*BASE[t.name].values()])
+        wins.Contest([*values(better=1.0)[t.name].values()], [*BASE[t.name].values()])
         for t in TASKS
     ]
     assert (found.low, found.high) == wins.interval(together, 1 - 2 * rules.LEVEL)

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from experiments.bar import logs, rules, show
-from experiments.stats.wins import Task
+from experiments.stats.wins import Contest
 from tests.experiments.bar import fakes
 
 pytestmark = pytest.mark.quick
@@ -62,10 +62,10 @@ def test_data_say_what_the_table_says(rows):
     assert better["all"]["verdict"] == "better"
     assert better["all"]["record_then"] == "base"
     base = ENTRIES[0].values()
-    of_copy = Task(values, [*base["copy"].values()]).share
+    of_copy = Contest(values, [*base["copy"].values()]).share
     assert float(better["copy"]["share_of_wins"]) == pytest.approx(of_copy)
     shares = [
-        Task([*by_seed.values()], [*base[task].values()]).share
+        Contest([*by_seed.values()], [*base[task].values()]).share
         for task, by_seed in ENTRIES[3].values().items()
     ]
     assert float(better["all"]["share_of_wins"]) == pytest.approx(
@@ -90,6 +90,27 @@ def test_a_run_that_diverged_is_counted_and_not_averaged():
     assert text.endswith("(7 of 8)")
     gone = [run._replace(value=float("nan")) for run in log.runs]
     assert show.mean_text(log._replace(runs=tuple(gone)), task) == "diverged"
+
+
+def test_data_of_runs_that_diverged_are_left_empty(rows):
+    gone = [run._replace(value=float("nan")) for run in ENTRIES[2].runs]
+    log = ENTRIES[2]._replace(runs=tuple(gone))
+    text = show.as_csv(show.rows_of([ENTRIES[0], log]))
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert {line["mean"] for line in lines if line["entry"] == "equal"} == {""}
+    assert {line["share_of_wins"] for line in lines if line["entry"] == "equal"} == {
+        "0.0"
+    }
+
+
+def test_the_figure_has_every_task_of_every_entry():
+    one = dict.fromkeys(["copy"], fakes.log("x", better=9.0, seed=5))
+    runs = [run for run in ENTRIES[2].runs if run.task not in one]
+    runs += [run for run in one["copy"].runs if run.task in one]
+    outlier = ENTRIES[2]._replace(runs=tuple(runs))
+    (axes,) = show.figure(show.rows_of([ENTRIES[0], outlier])).figure.axes
+    small = [line for line in axes.lines if line.get_markersize() < 3]
+    assert [len(line.get_xdata()) for line in small] == [len(outlier.tasks)]
 
 
 def test_a_verdict_is_told_task_by_task_and_in_the_whole():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.stats.wins import Task, average, holm, interval, p_values
+from experiments.stats.wins import Contest, average, interval, p_values
 
 pytestmark = pytest.mark.quick
 
@@ -26,11 +26,11 @@ def splits(task):
         yield task._replace(ours=ours, theirs=theirs)
 
 
-TIED = Task([3.0, 1.0, 2.0], [2.0, 2.0, 0.0, 1.0])
-DIVERGED = Task([-math.inf, 5.0], [-math.inf, 4.0, 6.0], weight=2)
+TIED = Contest([3.0, 1.0, 2.0], [2.0, 2.0, 0.0, 1.0])
+DIVERGED = Contest([-math.inf, 5.0], [-math.inf, 4.0, 6.0], weight=2)
 
 
-@pytest.mark.parametrize("task", [TIED, DIVERGED, Task([1.0], [1.0])])
+@pytest.mark.parametrize("task", [TIED, DIVERGED, Contest([1.0], [1.0])])
 def test_a_share_counts_wins_and_half_of_the_ties(task):
     assert task.share == pytest.approx(counted(task))
 
@@ -42,7 +42,12 @@ def test_the_average_is_weighted():
 
 @pytest.mark.parametrize(
     "tasks",
-    [[TIED], [DIVERGED], [TIED, DIVERGED], [TIED, Task([4.0, 1.0], [2.0, 3.0, 3.0])]],
+    [
+        [TIED],
+        [DIVERGED],
+        [TIED, DIVERGED],
+        [TIED, Contest([4.0, 1.0], [2.0, 3.0, 3.0])],
+    ],
     ids=lambda tasks: f"{len(tasks)} tasks",
 )
 def test_p_is_the_share_of_splits_that_are_as_far_out(tasks):
@@ -56,7 +61,7 @@ def test_p_is_the_share_of_splits_that_are_as_far_out(tasks):
 
 def test_p_of_one_task_is_that_of_scipy():
     rng = np.random.default_rng(0)
-    task = Task(rng.standard_normal(8) + 0.5, rng.standard_normal(16))
+    task = Contest(rng.standard_normal(8) + 0.5, rng.standard_normal(16))
     for side, p in zip(("greater", "less"), p_values([task]), strict=True):
         exact = stats.mannwhitneyu(
             task.ours, task.theirs, alternative=side, method="exact"
@@ -65,7 +70,7 @@ def test_p_of_one_task_is_that_of_scipy():
 
 
 def test_equals_in_every_run_have_p_one():
-    assert p_values([Task([1.0] * 4, [1.0] * 5)] * 3) == (1.0, 1.0)
+    assert p_values([Contest([1.0] * 4, [1.0] * 5)] * 3) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("shifts", [[0.0] * 4, [1.0] * 4, [2.0, 0.0, 0.0, -1.0]])
@@ -77,7 +82,7 @@ def test_intervals_hold_the_true_share(shifts, runs):
     held = 0
     for _ in range(300):
         tasks = [
-            Task(rng.standard_normal(n) + shift, rng.standard_normal(m))
+            Contest(rng.standard_normal(n) + shift, rng.standard_normal(m))
             for shift in shifts
         ]
         low, high = interval(tasks, 0.95)
@@ -103,16 +108,16 @@ def test_ends_are_z_standard_deviations_off(count):
 
 
 def test_an_interval_of_wins_alone_ends_at_one():
-    low, high = interval([Task([2.0, 3.0], [0.0, 1.0])], 0.98)
+    low, high = interval([Contest([2.0, 3.0], [0.0, 1.0])], 0.98)
     assert 0 < low < 0.5
     assert high == 1.0
-    more, _ = interval([Task([2.0] * 8, [0.0] * 8)], 0.98)
+    more, _ = interval([Contest([2.0] * 8, [0.0] * 8)], 0.98)
     assert low < more < 1
 
 
 def test_an_interval_of_losses_alone_begins_at_zero():
-    task = Task([0.0, 1.0], [2.0, 3.0])
-    other = Task([2.0, 3.0], [0.0, 1.0])
+    task = Contest([0.0, 1.0], [2.0, 3.0])
+    other = Contest([2.0, 3.0], [0.0, 1.0])
     low, high = interval([task], 0.98)
     assert (1 - high, 1 - low) == pytest.approx(interval([other], 0.98))
 
@@ -124,10 +129,3 @@ def test_weights_are_those_of_the_interval_too():
     )
     alone = interval([TIED], 0.9)
     assert abs(heavy[0] - alone[0]) < abs(light[0] - alone[0])
-
-
-def test_holm_stops_at_the_first_that_is_not_rejected():
-    assert holm({"a": 0.04, "b": 0.01, "c": 0.03}, 0.05) == {"b"}
-    assert holm({"a": 0.04, "b": 0.01, "c": 0.025}, 0.05) == {"a", "b", "c"}
-    assert holm({"a": 0.0}, 0.0) == {"a"}
-    assert holm({"a": 1e-9}, 0.0) == set()
