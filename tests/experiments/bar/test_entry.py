@@ -164,6 +164,11 @@ def test_a_class_that_raises_is_told_in_a_line(tmp_path):
         entry.points("small", changes, [0], ["copy"])
 
 
+def test_options_that_contradict_each_other_are_told_as_settings_are():
+    with pytest.raises(SettingsError, match=r"^d_r=8|^model\S*d_r=8"):
+        entry.points("small", {"d_r": 8}, [0], ["copy"])
+
+
 VARIANTS = [
     *(("score", name) for name in attn.SCORES),
     *(("normaliser", name) for name in attn.NORMALISERS),

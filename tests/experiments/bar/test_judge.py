@@ -73,6 +73,18 @@ def test_the_fewest_seeds_of_a_task_count():
     assert judge.judge(short, BASE, TASKS).word == "undecided"
 
 
+def test_one_task_of_seven_needs_more_than_the_level():
+    theirs = {task.name: dict(enumerate(range(16))) for task in TASKS}
+    ours = {task.name: dict(enumerate([7.5] * 8)) for task in TASKS}
+    ours["copy"] = dict(enumerate([15.5, 15.5, 15.5, 13.5, 12.5, 11.5, 10.5, 9.5]))
+    alone = wins.Contest([*ours["copy"].values()], [*theirs["copy"].values()])
+    p = wins.p_values([alone]).better
+    assert rules.LEVEL / 7 < p < rules.LEVEL
+    assert judge.judge(ours, theirs, TASKS).tasks["copy"] == "undecided"
+    ours["copy"] = dict(enumerate([15.5] * 8))
+    assert judge.judge(ours, theirs, TASKS).tasks["copy"] == "better"
+
+
 def test_tasks_count_by_the_weights_of_the_rules():
     runs = values(better=3.0) | {"copy": values(better=-3.0)["copy"]}
     heavy = [
