@@ -38,7 +38,8 @@ from attn.nn.attention import CrossAttention, MultiHeadAttention
 from attn.nn.beam_search import BeamResult, beam_search, greedy
 from attn.nn.classifier import Classifier
 from attn.nn.language_model import LanguageModel
-from attn.nn.layers import FeedForward, Norm
+from attn.nn.layers import FeedForward
+from attn.nn.norms import Norm
 from attn.nn.rnn import RNN
 from attn.nn.sampling import SampleResult, sample
 from attn.nn.transformer import Transformer

@@ -30,10 +30,9 @@ from attn.nn.layers import (
     ACTIVATIONS,
     EMBEDDINGS,
     FeedForward,
-    Norm,
-    Post,
     ReLU,
 )
+from attn.nn.norms import Norm, Post
 from attn.nn.selection import SELECTIONS
 from attn.normalisers import NORMALISERS, check_selected, normaliser_init
 from attn.positions import NoPositions, Positions, Sinusoidal
@@ -310,6 +309,7 @@ class Stacks(Layer):
                     with naming(f"{part}_mixing", block.mixing):
                         block.mixing.check_direction(block, part == "decoder")
                 _check_shared(part, blocks)
+                _check_norms(part, blocks)
         self._check_positions()
 
     def _check_positions(self) -> None:
@@ -333,6 +333,8 @@ class Stacks(Layer):
         for part in self.parts:
             if any(OF_LAYER.fullmatch(key) for key in getattr(self, part)):
                 return f"{part} has layers with options of their own"
+            if part in ("encoder", "decoder") and self.stack(part)[0].norm.remembers:
+                return f"norm={self.stack(part)[0].norm} keeps more from layer to layer"
         return ""
 
 
@@ -602,6 +604,17 @@ def _check_shared(part: str, blocks: tuple[Block, ...]) -> None:
         raise ValueError(
             f"the {part}'s layers pass arrays from one to the next (residual: {names}): "
             "all need attention with the same residual and the same heads"
+        )
+
+
+def _check_norms(part: str, blocks: tuple[Block, ...]) -> None:
+    """Raises ValueError for layers that differ where one reads the outputs of all."""
+    norms = {block.norm: None for block in blocks}
+    if len(norms) > 1 and any(norm.remembers for norm in norms):
+        names = ", ".join(map(str, norms))
+        raise ValueError(
+            f"the {part}'s layers have norms {names}, of which one reads what all "
+            "sub-layers before gave: give all layers the same"
         )
 
 

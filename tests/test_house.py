@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import attn
-from attn.nn import layers
+from attn.nn import layers, norms
 
 pytestmark = pytest.mark.quick
 
@@ -116,7 +116,8 @@ REGISTRIES = {
     "mixers": attn.MIXERS,
     "normalisers": attn.NORMALISERS,
     "scores": attn.SCORES,
-    "nn/layers.py": layers.NORMS | layers.FEED_FORWARDS,
+    "nn/norms.py": norms.NORMS,
+    "nn/layers.py": layers.FEED_FORWARDS,
 }
 """The variants of the library, by the file or folder of attn that holds them."""
 

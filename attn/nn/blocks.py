@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from attn.context import Context
 from attn.lookup import rows
 from attn.nn.attention import CrossAttention, entries_of
-from attn.nn.layers import AddAndNorm, embedding_matrices
+from attn.nn.layers import embedding_matrices
 
 if TYPE_CHECKING:
     from attn.config import Attention, Block, Stacks
@@ -44,14 +44,14 @@ class Layer(nn.Module):
         block = self.block
         # An attribute's name is the key of its parameters, and each mixer has its own.
         setattr(self, block.mixing.name, block.mixing.build(block, self.causal))
-        self.self_norm = AddAndNorm(block.norm)
+        self.self_norm = block.norm.surround(block)
         if self.cross is not None:
             self.cross_attention = CrossAttention(
                 self.cross, self.causal, selection=self.selection
             )
-            self.cross_norm = AddAndNorm(block.norm)
+            self.cross_norm = block.norm.surround(block)
         self.feed_forward = block.feed_forward.build(block)
-        self.feed_forward_norm = AddAndNorm(block.norm)
+        self.feed_forward_norm = block.norm.surround(block)
 
     @property
     def mixing(self) -> nn.Module:
@@ -63,12 +63,12 @@ class Layer(nn.Module):
     ) -> tuple[Float[Array, "B N D"], Context]:
         """Returns x after all sub-layers, and the context for the next layer."""
         y, ctx = self.mixing(self.self_norm.before(x), ctx)
-        x = self.self_norm(x, y, ctx)
+        x, ctx = self.self_norm(x, y, ctx)
         if self.cross is not None:
             y, ctx = self.cross_attention(self.cross_norm.before(x), ctx)
-            x = self.cross_norm(x, y, ctx)
+            x, ctx = self.cross_norm(x, y, ctx)
         y = self.feed_forward(self.feed_forward_norm.before(x), ctx)
-        return self.feed_forward_norm(x, y, ctx), ctx
+        return self.feed_forward_norm(x, y, ctx)
 
 
 class Stacked(nn.Module):

@@ -20,7 +20,7 @@ from attn.nn.blocks import Layer, Stacked
 from attn.nn.layers import Dropout, PositionTable
 from attn.nn.products import of_score
 from attn.nn.rnn import SingleHead
-from attn.nn.transformer import of_block
+from attn.nn.transformer import of_stack
 
 if TYPE_CHECKING:
     from attn import config
@@ -105,6 +105,5 @@ class Classifier(Stacked):
         counts: list[Any] = [None]
         if score is not None:
             counts = [score.query + n * (score.key + score.pair + D) + self.labels * D]
-        for block in self.config.stack("encoder"):
-            counts += of_block(block, n, causal=False)
+        counts += of_stack(self.config.stack("encoder"), n, causal=False)
         return None if any(count is None for count in counts) else sum(counts)

@@ -20,7 +20,7 @@ from attn.nn.layers import (
     PositionTable,
     output_matrix,
 )
-from attn.nn.transformer import of_block
+from attn.nn.transformer import of_stack
 
 if TYPE_CHECKING:
     from attn import config
@@ -95,6 +95,5 @@ class LanguageModel(Stacked):
         They are those of `Transformer.products` without a source.
         """
         counts = [m * self.config.d_model * self.vocabulary]
-        for block in self.config.stack("decoder"):
-            counts += of_block(block, m, causal=True)
+        counts += of_stack(self.config.stack("decoder"), m, causal=True)
         return None if any(count is None for count in counts) else sum(counts)

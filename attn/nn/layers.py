@@ -1,7 +1,7 @@
-"""The small layers: linear maps, dropout, norms, feed-forward networks, embeddings.
+"""The small layers: linear maps, dropout, feed-forward networks, embeddings.
 
-A norm and a feed-forward network are values; a user's own is a frozen dataclass, a subclass
-of `Norm` or `FeedForward`. B examples, N tokens, D = d_model, F = d_ff, L positions of a
+A feed-forward network is a value; a user's own is a frozen dataclass, a subclass of
+`FeedForward`. B examples, N tokens, D = d_model, F = d_ff, L positions of a
 table, Y vocabulary.
 """
 
@@ -34,9 +34,6 @@ ACTIVATIONS = {
     "silu": nn.silu,
 }
 """The functions; "none" is the identity, for the output of attention only."""
-
-NORM_KINDS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
-"""LayerNorm (Ba et al. 2016) and RMSNorm (Zhang and Sennrich 2019)."""
 
 EMBEDDINGS = {
     "tied": ("embedding",),
@@ -75,98 +72,6 @@ class Dropout(nn.Module):
         if is_never(self.rate, rate) or keys is None:
             return x
         return jax.vmap(lambda key, x: Drop(rate, key)(x))(keys, x)
-
-
-@dataclasses.dataclass(frozen=True)
-class Norm:
-    """Surrounds a sub-layer: x + Dropout(Sublayer(x)) with a norm somewhere.
-
-    `kind` is "layer" for LayerNorm, "rms" for RMSNorm; `epsilon` is added to the variance
-    (PyTorch has 1e-5).
-    """
-
-    kind: str = "layer"
-    epsilon: float = 1e-6
-
-    def __post_init__(self):
-        if self.kind not in NORM_KINDS:
-            known = ", ".join(NORM_KINDS)
-            raise ValueError(f"unknown kind {self.kind!r} of norm; known: {known}")
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon={self.epsilon} must be above 0")
-
-    def build(self, name: str | None = None) -> nn.Module:
-        """Makes the module of one norm."""
-        return NORM_KINDS[self.kind](self.epsilon, name=name)
-
-    before: ClassVar[bool] = False
-    """Whether the sub-layer reads a normalised x."""
-    inside: ClassVar[bool] = False
-    """Whether the sub-layer's output is normalised before it is added."""
-    after: ClassVar[bool] = False
-    """Whether the sum is normalised."""
-    final: ClassVar[bool] = True
-    """Whether one more norm follows each stack."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Post(Norm):
-    """Norm(x + Sublayer(x)), as in "Attention Is All You Need", section 3.1."""
-
-    after: ClassVar[bool] = True
-    final: ClassVar[bool] = False
-
-
-@dataclasses.dataclass(frozen=True)
-class PostFinal(Norm):
-    """Norm(x + Sublayer(x)), and a norm after each stack, as PyTorch's nn.Transformer."""
-
-    after: ClassVar[bool] = True
-
-
-@dataclasses.dataclass(frozen=True)
-class Pre(Norm):
-    """x + Sublayer(Norm(x)), and a norm after each stack (Xiong et al. 2020)."""
-
-    before: ClassVar[bool] = True
-
-
-@dataclasses.dataclass(frozen=True)
-class Both(Norm):
-    """x + Norm(Sublayer(Norm(x))), and a norm after each stack (Ding et al. 2021)."""
-
-    before: ClassVar[bool] = True
-    inside: ClassVar[bool] = True
-
-
-NORMS = {"post": Post, "post_final": PostFinal, "pre": Pre, "both": Both}
-"""The places of norms by name."""
-
-
-class AddAndNorm(nn.Module):
-    """Surrounds a sub-layer (sections 3.1 and 5.4): y = Sublayer(before(x)), self(x, y)."""
-
-    value: Norm
-
-    def setup(self):
-        """Makes the norms and the dropout."""
-        self.norm = self.value.build()
-        if self.value.before and self.value.inside:
-            self.norm_inside = self.value.build()
-        self.drop = Dropout("P_drop")
-
-    def before(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        """Returns what the sub-layer reads."""
-        return self.norm(x) if self.value.before else x
-
-    def __call__(
-        self, x: Float[Array, "B N D"], y: Float[Array, "B N D"], ctx: Context
-    ) -> Float[Array, "B N D"]:
-        """Returns x + Dropout(y), normalised where the norm stands after."""
-        if self.value.inside:
-            y = self.norm_inside(y) if self.value.before else self.norm(y)
-        x = x + self.drop(y, ctx)
-        return self.norm(x) if self.value.after else x
 
 
 @dataclasses.dataclass(frozen=True)

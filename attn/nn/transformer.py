@@ -6,6 +6,7 @@ positions; one matrix for both embeddings and the output; embeddings × √d_mod
 tokens, D = d_model, Y vocabulary, K hypotheses of one sentence.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
@@ -151,19 +152,22 @@ class Transformer(Stacked):
         """
         config: Any = self.config
         counts: list[Any] = [m * config.d_model * self.vocabulary]
-        for block in config.stack("encoder"):
-            counts += of_block(block, n, causal=False)
-        for block in config.stack("decoder"):
-            counts += of_block(block, m, causal=True)
+        counts += of_stack(config.stack("encoder"), n, causal=False)
+        counts += of_stack(config.stack("decoder"), m, causal=True, sublayers=3)
         for cross in config.cross_attentions():
             counts.append(of_attention(m, n, n * m, cross))
         return None if any(count is None for count in counts) else sum(counts)
 
 
-def of_block(block: "config.Block", n: Any, causal: bool) -> list[Any]:
-    """Counts the products of a layer's sub-layers with n tokens, None for unknown."""
-    feed_forward = stated(block.feed_forward, block)
-    return [
-        stated(block.mixing, n, causal, block),
-        None if feed_forward is None else n * feed_forward,
-    ]
+def of_stack(
+    blocks: "Sequence[config.Block]", n: Any, causal: bool, sublayers: int = 2
+) -> list[Any]:
+    """Counts the products of layers with n tokens, without a memory; None for unknown."""
+    counts = []
+    for block in blocks:
+        feed_forward = stated(block.feed_forward, block)
+        counts.append(stated(block.mixing, n, causal, block))
+        counts.append(None if feed_forward is None else n * feed_forward)
+    (first, *_) = blocks
+    norms = first.norm.products(sublayers * len(blocks), first.d_model)
+    return [*counts, n * norms]

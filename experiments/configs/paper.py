@@ -16,7 +16,7 @@ What the sections of the paper say, and the code that does it:
 3.1    N = 6 layers in each stack, d_model = 512
        attn/config.py: `N: int`, `d_model: int`
 3.1    LayerNorm(x + Sublayer(x))
-       attn/nn/layers.py: `self.norm(x) if self.value.after`
+       attn/nn/norms.py: `self.norm(x) if self.value.after`
 3.2.1  softmax(QKᵀ/√d_k) V
        attn/scores.py: `d_k**-0.5`
 3.2.2  h = 8 heads, d_k = d_v = 64, Concat(head_1, …) W_O, no biases
@@ -44,7 +44,7 @@ What the sections of the paper say, and the code that does it:
        experiments/optim.py: `jnp.minimum(step**-0.5`
 5.4    dropout 0.1 on each sub-layer's output, and on embedding + position
        experiments/settings/schema.py: `P_drop: float`
-       attn/nn/layers.py: `self.drop(y, ctx)`
+       attn/nn/norms.py: `self.drop(y, ctx)`
 5.4    label smoothing 0.1
        experiments/settings/schema.py: `eps_ls: float`
        experiments/objectives/loss.py: `eps_ls / vocabulary`

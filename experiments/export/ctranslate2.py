@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attn import SelfAttention, config
-from attn.nn import layers
+from attn.nn import layers, norms
 from experiments.data.vocabulary import BOS, EOS, FILE, PAD, UNK
 from experiments.errors import UserError
 from experiments.inference import TrainedModel
@@ -76,17 +76,12 @@ def check_ctranslate2(described: config.Model) -> None:
             require(
                 block.norm == first.norm and block.norm.kind == "layer", f"{block.norm}"
             )
-            require(not (block.norm.inside or _is_twice(block.norm)), f"{block.norm}")
+            require(type(block.norm) in (norms.Post, norms.Pre), f"{block.norm}")
             same = block.feed_forward == first.feed_forward
             require(
                 same and type(block.feed_forward) in ACTIVATIONS,
                 f"model.feed_forward={block.feed_forward}",
             )
-
-
-def _is_twice(norm: layers.Norm) -> bool:
-    """Whether a norm follows each sum and the stack."""
-    return norm.after and norm.final
 
 
 def ctranslate2_spec(

@@ -95,6 +95,7 @@ NORMS = _by_name(
         "pre": "pre_norm prenorm",
         "pre(kind=rms)": "rms rmsnorm",
         "both": "sandwich",
+        "attnres": "attention_residual attention_residuals attn_res",
     }
 )
 FEED_FORWARDS = _by_name(

@@ -24,7 +24,7 @@ from typing import Any
 import jax
 
 import attn
-from attn.nn import layers
+from attn.nn import layers, norms
 from attn.pytrees import Datum
 from attn.scores import ScoreChoice
 from experiments import objectives, optim
@@ -512,7 +512,7 @@ POSITIONS = _subclasses_of(attn.Positions, attn.POSITIONS, aliases.POSITIONS)
 HEADS = _subclasses_of(attn.Heads, attn.HEADS, aliases.HEADS)
 MIXERS = _subclasses_of(attn.Mixer, attn.MIXERS, aliases.MIXERS)
 RESIDUALS = _subclasses_of(attn.Residual, attn.RESIDUALS, aliases.RESIDUALS)
-NORMS = _subclasses_of(layers.Norm, layers.NORMS, aliases.NORMS)
+NORMS = _subclasses_of(norms.Norm, norms.NORMS, aliases.NORMS)
 FEED_FORWARDS = _subclasses_of(
     layers.FeedForward, layers.FEED_FORWARDS, aliases.FEED_FORWARDS
 )
@@ -523,7 +523,7 @@ OF_MODELS = {
     attn.Heads: HEADS,
     attn.Residual: RESIDUALS,
     attn.Mixer: MIXERS,
-    layers.Norm: NORMS,
+    norms.Norm: NORMS,
     layers.FeedForward: FEED_FORWARDS,
 }
 """The choices of a model's options, by what their fields say of them."""

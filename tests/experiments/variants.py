@@ -4,7 +4,8 @@ import itertools
 
 from attn import HEADS, MIXERS, NORMALISERS, POSITIONS, RESIDUALS, SCORES
 from attn.config import CELLS, GATES
-from attn.nn.layers import FEED_FORWARDS, NORMS
+from attn.nn.layers import FEED_FORWARDS
+from attn.nn.norms import NORMS
 from attn.positions import SCALINGS
 
 LAYERS = {"model.h": 2, "model.d_k": 4, "model.d_v": 4, "model.d_ff": 8}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import NoPositions, Transformer, beam_search, config, greedy
-from attn.nn.layers import Post
+from attn.nn.norms import Post
 from experiments.data.vocabulary import BOS, EOS
 from launch.bench.decoding import case as searches
 from launch.bench.decoding.case import Case

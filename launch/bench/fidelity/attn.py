@@ -9,7 +9,7 @@ import numpy as np
 from attn import Context, Learned, Mask, Transformer, config
 from attn.jax_versions import enable_x64
 from attn.nn.layers import FEED_FORWARDS
-from attn.nn.layers import NORMS as NORMS_BY_NAME
+from attn.nn.norms import NORMS as NORMS_BY_NAME
 from launch.bench.fidelity.case import LENGTH, SIZES, VOCABULARY, Batch, Case
 
 ATTENTIONS = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}

@@ -10,7 +10,7 @@ import pytest
 
 from attn import RNN, T5, Context, LanguageModel, Learned, Transformer, config
 from attn.io import from_arrays, load, save, to_arrays
-from attn.nn.layers import PostFinal, Pre
+from attn.nn.norms import PostFinal, Pre
 from tests.attn.nn.modules import random_variables, sentences
 
 D, H = 14, 2

@@ -26,7 +26,8 @@ from attn import (
     config,
 )
 from attn.config import COMBINATIONS, GATES
-from attn.nn.layers import ACTIVATIONS, EMBEDDINGS, Pre
+from attn.nn.layers import ACTIVATIONS, EMBEDDINGS
+from attn.nn.norms import Pre
 from attn.scores import SCORES
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
 

@@ -29,7 +29,8 @@ from attn import (
 from attn.config import GATES
 from attn.heads import BlockHeads, Exclusive, IndexedHeads, MultiToken, NativeSparse
 from attn.mixers import KimiDelta, Mamba2, Mamba3, Short
-from attn.nn.layers import FEED_FORWARDS, GELU, NORMS, Both, Gated, PostFinal, Pre, SiLU
+from attn.nn.layers import FEED_FORWARDS, GELU, Gated, SiLU
+from attn.nn.norms import NORMS, AttnRes, Both, PostFinal, Pre
 from attn.positions import PaTH, Wall
 from tests.attn.nn.slow_search import (
     EOS,
@@ -103,6 +104,7 @@ OPTIONS = [
     dict(positions=Rotary(), heads=MultiToken(2, 3)),
     dict(positions=Rotary(), heads=IndexedHeads(2, 2, 3)),
     dict(positions=Rotary(), heads=NativeSparse(2, 2, 3)),
+    dict(norm=AttnRes(block=2), N=2),
     dict(residual=ScoreResidual(), decoder={"N": 2, "layer_2": {"h": 2, "d_v": 3}}),
 ]
 TRIED = {options.get("score") for options in OPTIONS}

@@ -20,7 +20,7 @@ from attn import (
     config,
     keys_of_rows,
 )
-from attn.nn.layers import NORMS, PostFinal, Pre
+from attn.nn.norms import NORMS, PostFinal, Pre
 from tests.attn import numpy_transformer
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, steps
 

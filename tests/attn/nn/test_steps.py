@@ -33,7 +33,7 @@ from attn import (
     sample,
 )
 from attn.masks.near import dense_mask, visible_at
-from attn.nn.layers import Pre
+from attn.nn.norms import Pre
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
 
 SIZES = dict(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)

@@ -16,7 +16,7 @@ from attn import (
     keys_of_rows,
     sinusoidal,
 )
-from attn.nn.layers import PostFinal, Pre
+from attn.nn.norms import PostFinal, Pre
 from attn.positions import LAYOUTS
 from tests.attn import numpy_transformer
 from tests.attn.nn.modules import apply, random_variables, sentences

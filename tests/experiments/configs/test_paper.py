@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from attn import Sinusoidal
-from attn.nn.layers import Post
+from attn.nn.norms import Post
 from experiments.configs import paper, table3
 from experiments.settings import Settings, resolve
 from experiments.settings.schema import Rates

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from attn.nn.layers import Post
+from attn.nn.norms import Post
 from experiments.errors import WorkdirError
 from experiments.settings import SettingsError, default_config
 from experiments.sweep import plan

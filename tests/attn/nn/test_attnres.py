@@ -1,0 +1,172 @@
+"""Attention residuals against a Transformer in float64 numpy, sub-layer by sub-layer."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import LanguageModel, Transformer, config
+from attn.jax_versions import enable_x64
+from attn.nn.norms import AttnRes, Pre, mean_over_depth
+from attn.positions import NoPositions
+from tests.attn import numpy_transformer, oracle
+from tests.attn.nn.modules import (
+    CAUSAL,
+    apply,
+    assert_slopes,
+    random_variables,
+    sentences,
+)
+
+N = 2
+D, F, H, K, V = 6, 7, 2, 5, 3
+SIZES = dict(N=N, d_model=D, d_ff=F, h=H, d_k=K, d_v=V, positions=NoPositions())
+VOCABULARY = 11
+DRAW = np.random.default_rng(0).integers
+SOURCE = DRAW(1, VOCABULARY, (2, 5))
+TARGET = DRAW(1, VOCABULARY, (2, 7))
+PAIRS = sentences(SOURCE, TARGET)
+every_block = pytest.mark.parametrize("block", [1, 2, 4, 100])
+
+
+@functools.cache
+def build(block, dtype=np.float32, **options):
+    """Returns a model and random variables, the queries over depth too."""
+    of = config.Transformer(**SIZES, norm=AttnRes(block=block))
+    model = Transformer(of, VOCABULARY, 7, **options)
+    variables = random_variables(model, *PAIRS, dtype=dtype)
+    table = {"table": jnp.zeros((7, D), dtype)}
+    tables = {"source_positions": table, "target_positions": table}
+    return model, variables | {"positions": tables}
+
+
+def mean(w, vectors):
+    """The mean that a sub-layer reads, token by token."""
+    rows = []
+    for of_token in np.stack(vectors, axis=1):
+        keys = [v / np.sqrt((v**2).mean() + 1e-6) for v in of_token]
+        weights = oracle.softmax(np.array([w @ key for key in keys]))
+        rows.append(weights @ of_token)
+    return np.array(rows)
+
+
+def stack(p, name, x, visible, block, memory=None):
+    """The layers of the encoder or the decoder."""
+    outputs, read = [], x
+    for i in range(N):
+        layer = p[f"{name}_{i}"]
+        sublayers = {
+            "self": numpy_transformer.multi_head(layer["self_attention"], visible)
+        }
+        if memory is not None:
+            sublayers["cross"] = numpy_transformer.multi_head(
+                layer["cross_attention"], np.ones((len(x), len(memory))), memory
+            )
+        sublayers["feed_forward"] = numpy_transformer.feed_forward(
+            layer["feed_forward"]
+        )
+        for own, f in sublayers.items():
+            around = layer[f"{own}_norm"]
+            outputs.append(f(numpy_transformer.layer_norm(around["norm"], read)))
+            parts = range(0, len(outputs), block)
+            sums = [np.sum(outputs[j : j + block], axis=0) for j in parts]
+            read = mean(around["query"], [x, *sums])
+    return numpy_transformer.layer_norm(p[f"{name}_norm"], read)
+
+
+def exact(p, source, target, block):
+    embedding = p["embedding"]
+    every = np.ones((len(source), len(source)))
+    memory = stack(p, "encoder", embedding[source] * D**0.5, every, block)
+    x = embedding[target] * D**0.5
+    return stack(p, "decoder", x, np.tri(len(target)), block, memory)
+
+
+def expected(p, block):
+    pairs = zip(SOURCE, TARGET, strict=True)
+    return np.stack([exact(p, source, target, block) for source, target in pairs])
+
+
+@every_block
+def test_outputs_and_gradients_equal_the_oracles(block):
+    """Gradients by central differences in a random direction of each parameter."""
+    pull = np.random.default_rng(6).normal(size=(*TARGET.shape, D))
+    with enable_x64(True):
+        model, variables = build(block, np.float64)
+
+        @jax.jit
+        @functools.partial(jax.grad, has_aux=True)
+        def gradients(params):
+            out = model.apply({**variables, "params": params}, *PAIRS)
+            return (out * pull).sum(), out
+
+        gradient, out = gradients(variables["params"])
+    params, gradient = jax.tree.map(np.asarray, (variables["params"], gradient))
+    np.testing.assert_allclose(out, expected(params, block), rtol=1e-9, atol=1e-9)
+
+    def total(p):
+        return (expected(p, block) * pull).sum()
+
+    assert_slopes(total, params, gradient, 1e-6, rtol=1e-5, atol=1e-6)
+
+
+def test_remat_equals_the_oracle():
+    model, variables = build(2, remat=True)
+    p = jax.tree.map(np.float64, variables["params"])
+    out = apply(model, variables, *PAIRS)
+    np.testing.assert_allclose(out, expected(p, 2), rtol=1e-4, atol=1e-4)
+
+
+def test_at_first_each_sub_layer_reads_the_plain_mean():
+    model, _ = build(1)
+    params = jax.jit(model.init)(jax.random.key(0), *PAIRS)["params"]
+    queries = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if path[-1].key == "query"
+    ]
+    assert len(queries) == 5 * N and not np.any(queries)
+    vectors = np.random.default_rng(1).normal(size=(3, 2, 4, D))
+    found = mean_over_depth(jnp.zeros(D), list(jnp.asarray(vectors)), 1e-6)
+    np.testing.assert_allclose(found, vectors.mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_vector_counts_by_its_direction_and_not_by_its_size():
+    """Huge vectors and tiny ones have the weights of their directions, in bfloat16 too."""
+    w = jnp.asarray([3.0, 0, 0, 0])
+    along, across = jnp.asarray([1e3, 0, 0, 0]), jnp.asarray([0, 1e-2, 0, 0])
+    for dtype in (jnp.float32, jnp.bfloat16):
+        vectors = [x[None, None].astype(dtype) for x in (along, across)]
+        found = mean_over_depth(w, vectors, 1e-12)
+        # RMSNorm brings both to length √4; scores of 6 have errors of 6 eps.
+        share = 1 / (1 + np.exp(-6))
+        wanted = [1e3 * share, 1e-2 * (1 - share), 0, 0]
+        np.testing.assert_allclose(
+            np.float32(found[0, 0]), wanted, rtol=float(8 * jnp.finfo(dtype).eps)
+        )
+        assert found.dtype == dtype
+
+
+def test_products_are_counted():
+    """Two for each feature of each vector that is read: after i outputs 1 + ⌈i/block⌉."""
+    plain = config.Transformer(**SIZES, norm=Pre())
+    for block, encoder, decoder in [(1, 14, 27), (2, 10, 18), (100, 8, 12)]:
+        of = config.Transformer(**SIZES, norm=AttnRes(block=block))
+        counts = [Transformer(x, VOCABULARY, 9).products(5, 7) for x in (of, plain)]
+        assert counts[0] - counts[1] == 2 * D * (5 * encoder + 7 * decoder)
+
+
+def test_what_cannot_be_is_refused():
+    of = config.LanguageModel(**SIZES, norm=AttnRes())
+    model = LanguageModel(of, VOCABULARY, 7, scan=True)
+    with pytest.raises(ValueError, match=r"norm=AttnRes.*scan must be False"):
+        model.init(jax.random.key(0), jnp.asarray(TARGET), CAUSAL)
+    mixed = config.LanguageModel(
+        **SIZES, norm=AttnRes(), decoder={"layer_2": {"norm": Pre()}}
+    )
+    with pytest.raises(ValueError, match="what all sub-layers before gave: give all"):
+        mixed.check()
+    with pytest.raises(ValueError, match="block=0 must be at least 1"):
+        AttnRes(block=0)
