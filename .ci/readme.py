@@ -3,12 +3,11 @@
     make readme
 
 trains the quick table anew, into runs/readme, and writes the table and its finding into
-README.md and into experiments/results/quick/cldr.md, between the lines that name this file,
-and the report's picture beside the latter. The checkout must be that of a commit. The
-picture takes Chromium: one in the path, or that which CHROMIUM names.
+README.md, between the lines that name this file, and into the data and the page of
+experiments/results/quick, the report's picture beside them. The checkout must be that of a
+commit. The picture takes Chromium: one in the path, or that which CHROMIUM names.
 """
 
-import datetime
 import io
 import os
 import re
@@ -28,7 +27,7 @@ from launch.notebooks.browser import draw, find_browser
 
 ROOT = Path(__file__).parents[1]
 WORKDIR = ROOT / "runs/readme"
-PAGE = ROOT / "experiments/results/quick/cldr.md"
+STEM = ROOT / "experiments/results/quick/cldr"
 PICTURE = ROOT / "experiments/results/quick/report.png"
 SWEEP = "--config=experiments/configs/quick.py --sweep=table,seed"
 
@@ -41,10 +40,11 @@ def main() -> None:
         )
     if not find_browser():
         sys.exit("no browser for the picture: install Chromium, or name it by CHROMIUM")
-    seconds = sweep()
+    print(f"trained in {sweep() / 60:.1f} min")
     report = write_report(WORKDIR)
     replace(ROOT / "README.md", of_terminal(report))
-    replace(PAGE, of_page(report, commit, seconds))
+    results("keep", str(WORKDIR), str(STEM), SWEEP)
+    results("write")
     draw(report.html, PICTURE)
 
 
@@ -87,20 +87,10 @@ def of_terminal(report: Report) -> str:
     return "\n".join(f"    {line}".rstrip() for line in [*table, "", *finding])
 
 
-def of_page(report: Report, commit: str, seconds: float) -> str:
-    """Returns the table and its finding in Markdown, with command, date and machine."""
-    markdown = report.markdown.read_text()
-    rows = re.findall(r"^\|.*\|$", markdown, re.MULTILINE)[: len(report.rows) + 2]
-    versions = machine.versions()
-    minutes, rest = divmod(round(seconds), 60)
-    date = datetime.datetime.now(datetime.UTC).date()
-    origin = (
-        f"`make readme`, which runs `python -m launch.sweep {SWEEP}`, {date}, commit "
-        f"{commit[:7]}, {machine.cores()} cores of {machine.device()}, JAX {versions['jax']}, "
-        f"flax {versions['flax']}: {minutes} min {rest} s, nothing compiled before. Mean ± "
-        "sample standard deviation over two seeds."
-    )
-    return "\n".join([origin, "", *rows, "", f"> {report.table.finding}"])
+def results(*arguments: str) -> None:
+    """Runs .ci/results.py."""
+    command = [sys.executable, ".ci/results.py", *arguments]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": "."}, check=True)
 
 
 def replace(path: Path, text: str) -> None:

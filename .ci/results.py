@@ -472,7 +472,7 @@ def _faults_of(page, data) -> Iterator[str]:
         yield f"{number} is none of its data"
     title, _, rest = text.partition("\n\n")
     if not (title.startswith("# ") and rest.startswith("<!-- about: ")):
-        yield f"it does not begin with its finding, <!-- about: {page.stem} -->"
+        yield "it does not begin with its finding, <!-- about: NAME -->"
 
 
 def _unknown_numbers(text: str, data: Mapping[str, Data]) -> list[str]:
