@@ -22,6 +22,7 @@ from attn.mixers.linear import (
     LinearAttention,
     LinearHeads,
 )
+from attn.mixers.log_linear import LogLinear, LogLinearHeads
 from attn.mixers.mamba import Mamba2, Mamba2Heads
 from attn.mixers.mamba3 import Mamba3, Mamba3Heads
 from attn.mixers.recurrence import Recurrence, Recurrent
@@ -41,6 +42,8 @@ __all__ = [
     "KimiDeltaHeads",
     "LinearAttention",
     "LinearHeads",
+    "LogLinear",
+    "LogLinearHeads",
     "Mamba2",
     "Mamba2Heads",
     "Mamba3",
@@ -68,6 +71,7 @@ MIXERS = {
     "kda": KimiDelta,
     "mamba2": Mamba2,
     "mamba3": Mamba3,
+    "log_linear": LogLinear,
     "short": Short,
 }
 """The classes of this package by name."""

@@ -35,6 +35,28 @@ def pairs(q, k, v, decay):
     return out
 
 
+def spans(t, levels):
+    """The spans of a Fenwick tree before token t, and its own: level, from where and to where."""
+    yield 0, t, t + 1
+    while t > 0:
+        size = t & -t
+        yield min(size.bit_length(), levels - 1), t - size, t
+        t -= size
+
+
+def log_linear(q, k, v, decay, scales, own=True):
+    """Σ_l λ_t^(l) q_t Σ_{s in the span of l} (Π a) k_s v_s."""
+    out = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        for level, start, end in spans(t, scales.shape[1]):
+            state = np.zeros((k.shape[1], v.shape[1]))
+            for s in range(start, end):
+                state += decay[s + 1 : t + 1].prod() * np.outer(k[s], v[s])
+            if own or level > 0:
+                out[t] += scales[t, level] * (q[t] @ state)
+    return out
+
+
 def linear(p, x, causal):
     q, k, v = projected(p, x)
     q, k = (np.where(y > 0, y + 1, np.exp(y)) for y in (q, k))
@@ -105,20 +127,33 @@ def kimi(p, x, causal, beta_max=1):
     return output(p, heads)
 
 
-def mamba2(p, x, causal):
+def mamba2(p, x, causal, rule=None):
     q, k, v = (y * sigmoid(y) for y in projected(p, x))
     time = np.log1p(np.exp(np.einsum("nd,dhk->nhk", x, p["w_a"]) + p["b_a"]))
     decay = np.exp(-np.exp(p["log_rate"]) * time)
     r = np.einsum("nd,dhv->nhv", x, p["w_r"])
     heads = []
     for h in range(v.shape[1]):
-        rule = recurrence if causal else pairs
-        y = rule(q[:, 0], k[:, 0], time[:, h] * v[:, h], decay[:, h])
+        arrays = q[:, 0], k[:, 0], time[:, h] * v[:, h], decay[:, h]
+        y = rule(arrays, h) if rule else (recurrence if causal else pairs)(*arrays)
         y = y + p["skip"][h] * v[:, h]
         heads.append(y * r[:, h] * sigmoid(r[:, h]))
     y = np.concatenate(heads, -1)
     y = y / np.sqrt((y**2).mean(-1, keepdims=True) + 1e-6) * p["norm"]["scale"]
     return output(p, np.split(y, len(heads), -1))
+
+
+def log_linear_mamba2(p, x, causal):
+    scales = np.log1p(np.exp(np.einsum("nd,dhl->nhl", x, p["w_levels"])))
+
+    def rule(arrays, h):
+        arrays = [*arrays, scales[:, h]]
+        y = log_linear(*arrays)
+        if causal:
+            return y
+        return y + log_linear(*(z[::-1] for z in arrays), own=False)[::-1]
+
+    return mamba2(p, x, causal, rule)
 
 
 def mamba3(p, x, causal):

@@ -28,7 +28,7 @@ from attn import (
 )
 from attn.config import GATES
 from attn.heads import BlockHeads, Exclusive, IndexedHeads, MultiToken, NativeSparse
-from attn.mixers import KimiDelta, Mamba2, Mamba3, Short
+from attn.mixers import KimiDelta, LogLinear, Mamba2, Mamba3, Short
 from attn.nn.layers import FEED_FORWARDS, GELU, Gated, SiLU
 from attn.nn.norms import NORMS, AttnRes, Both, PostFinal, Pre
 from attn.positions import PaTH, Wall
@@ -101,6 +101,7 @@ OPTIONS = [
     dict(positions=Rotary(), heads=Exclusive(), h_kv=1),
     dict(heads=BlockHeads(2, 2), encoder_mixing=Mamba2()),
     dict(decoder_mixing=Mamba3(), encoder_mixing=Mamba3()),
+    dict(decoder_mixing=LogLinear(levels=3), encoder_mixing=LogLinear()),
     dict(positions=Rotary(), heads=MultiToken(2, 3)),
     dict(positions=Rotary(), heads=IndexedHeads(2, 2, 3)),
     dict(positions=Rotary(), heads=NativeSparse(2, 2, 3)),

@@ -24,7 +24,13 @@ from attn import (
     config,
 )
 from attn.masks.near import dense_mask, neighbours
-from attn.mixers import KimiDeltaHeads, Mamba2Heads, Mamba3Heads, ShortConvolved
+from attn.mixers import (
+    KimiDeltaHeads,
+    LogLinearHeads,
+    Mamba2Heads,
+    Mamba3Heads,
+    ShortConvolved,
+)
 from attn.mixers.recurrence import CELLS
 from tests.attn import numpy_linear, numpy_rnn
 from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
@@ -104,6 +110,7 @@ HEADS = dict(d_model=D, h=2, d_k=5, d_v=3)
 BY_HEAD = functools.partial(GatedLinearHeads, decay="head")
 PRODUCT = functools.partial(DeltaHeads, beta_max=2.0, householders=3)
 GATED_PRODUCT = functools.partial(GatedDeltaHeads, beta_max=2.0, householders=2)
+LOG_LINEAR = functools.partial(LogLinearHeads, levels=4)
 for cls, oracle, marks in (
     (LinearHeads, numpy_linear.linear, ()),
     (GatedLinearHeads, numpy_linear.gated, ()),
@@ -116,6 +123,7 @@ for cls, oracle, marks in (
     (KimiDeltaHeads, numpy_linear.kimi, ()),
     (Mamba2Heads, numpy_linear.mamba2, ()),
     (Mamba3Heads, numpy_linear.mamba3, ()),
+    (LOG_LINEAR, numpy_linear.log_linear_mamba2, ()),
 ):
     for causal in (True, False):
         module = cls(**HEADS, causal=causal)
@@ -206,6 +214,10 @@ def test_what_the_mask_puts_together_is_as_if_alone(module, oracle):
         (
             Mamba3Heads(**HEADS, causal=True),
             functools.partial(numpy_linear.mamba3, causal=True),
+        ),
+        (
+            LOG_LINEAR(**HEADS, causal=True),
+            functools.partial(numpy_linear.log_linear_mamba2, causal=True),
         ),
         (SHORT, OF_SHORT),
     ],
@@ -377,6 +389,10 @@ def test_an_odd_width_is_refused():
         (
             Mamba3Heads(**HEADS),
             D * (2 * 5 + 1 + 2 * (3 * 3 + 3)) + 2 * 5 * 3 + 2 * 2,
+        ),
+        (
+            LOG_LINEAR(**HEADS),
+            D * (2 * 5 + 3 * 2 * 3 + 2) + 3 * 2 + 2 * 3 + D * 2 * 4,
         ),
         (SHORT, 2 * D * 16 + 2 * D + 3 + 3 * D),
     ],
