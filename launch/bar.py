@@ -97,7 +97,8 @@ def main(words):
     if _DRY_RUN.value:
         seeds = max(rules.LOOKS) if changes else rules.BASE_SEEDS
         everything = plan(_SIZE.value, changes, seeds)
-        return dry_run(everything, console, target=Target(device=_DEVICE.value))
+        target = Target(device=_DEVICE.value)
+        return dry_run(everything, console, target=target, lists=False)
     if changes and not others:
         command.mistake(
             f"base has not been entered at --size={_SIZE.value}: train it by python -m "
@@ -206,7 +207,9 @@ def _is_opponent(name, standing):
 def _sweep(workdir, console, size):
     place = f"{rules.__file__}:{size}"
     config = rules.get_config(size)
-    return Sweep(workdir, console, place, config, ["tasks", "rate"], decides=True)
+    return Sweep(
+        workdir, console, place, config, ["tasks", "rate"], decides=True, warns=False
+    )
 
 
 def _write_log(workdir, name, size, changes, planned):

@@ -39,10 +39,11 @@ def dry_run_tuned(rows, console, target=Target()):
     )
 
 
-def dry_run(planned, console, later=(), target=Target()):
+def dry_run(planned, console, later=(), target=Target(), lists=True):
     """Builds each trial by shape, and prints what there is and what it will take.
 
-    Trials that are not known yet stand in `later` for what they take.
+    Trials that are not known yet stand in `later` for what they take. With `lists` each
+    trial's settings are printed.
     """
     if target.device is not None:
         check_target(target.device)
@@ -51,11 +52,8 @@ def dry_run(planned, console, later=(), target=Target()):
     groups = group_trials(every)
     estimates = estimate.estimate_all(every)
     # A single trial has no point to show.
-    for trial in planned[:SHOWN] if len(planned) > 1 else ():
-        print_line(
-            console, f"{_role_text(trial)}{trial.label or trial.name:40} {trial.point}"
-        )
-    _print_rest(planned, "points", console)
+    if lists and len(planned) > 1:
+        _print_points(planned, console)
     if not console.is_terminal:
         # A file has no width, and 80 characters would cut the table.
         console.width = 160
@@ -84,6 +82,14 @@ def dry_run(planned, console, later=(), target=Target()):
             f"{until_flat} of these trials end when their validation perplexity has stopped "
             "falling (training.until=flat): FLOPs and time are the most they may take",
         )
+
+
+def _print_points(planned, console):
+    for trial in planned[:SHOWN]:
+        print_line(
+            console, f"{_role_text(trial)}{trial.label or trial.name:40} {trial.point}"
+        )
+    _print_rest(planned, "points", console)
 
 
 def _too_large_here(groups):

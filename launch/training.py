@@ -44,6 +44,8 @@ class Sweep(NamedTuple):
     """What is chosen from, as `workdir.open_workdir` writes it."""
     mixed_code: bool = False
     """Whether trials of different code may be compared."""
+    warns: bool = True
+    """Whether what is odd in the corpora is printed; who chose them for others knows it."""
     when_listed: Callable[[Sequence[Trial]], None] = lambda planned: None
     """Called when the trials are listed, before any is trained."""
 
@@ -86,7 +88,7 @@ def train_free(
     todo = _todo(sweep, planned)
     if todo:
         check_code(sweep, planned)
-        prepared = prepare_all(todo, sweep.console)
+        prepared = _prepare_all(sweep, todo)
         _run(sweep, todo, len(planned) - len(todo), prepared, interruption)
 
 
@@ -101,13 +103,12 @@ def check_code(sweep: Sweep, planned: Sequence[Trial]) -> None:
     )
 
 
-def prepare_all(
-    todo: Sequence[Trial], console: rich.console.Console
-) -> dict[Data, Dataset]:
+def _prepare_all(sweep: Sweep, todo: Sequence[Trial]) -> dict[Data, Dataset]:
     """Returns the corpora of trials: the workers open what this process leaves in the cache."""
     prepared = {data: prepare(data) for data in {t.settings.data for t in todo}}
-    for line in dict.fromkeys(w for p in prepared.values() for w in p.warnings()):
-        print_line(console, line)
+    if sweep.warns:
+        for line in dict.fromkeys(w for p in prepared.values() for w in p.warnings()):
+            print_line(sweep.console, line)
     return prepared
 
 
@@ -132,7 +133,7 @@ def _train(sweep, planned, interruption):
         # Before the corpora are read, which may take minutes.
         check_code(sweep, planned)
         check_all(todo)
-        prepared = prepare_all(todo, sweep.console)
+        prepared = _prepare_all(sweep, todo)
     _list_trials(sweep, planned, is_needed=bool(todo))
     sweep.when_listed(planned)
     if todo:

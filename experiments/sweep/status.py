@@ -1,6 +1,7 @@
 """Reports sweep status, from its files alone: on any machine, while it runs or later."""
 
 import json
+import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,8 @@ class Status(NamedTuple):
     """Those that show a sign of life."""
     cancelled: bool
     work: Mapping[str, float] = NOTHING
-    """What a step takes beside one of other trials, by directory; 1 where it is left out."""
+    """What a step takes beside one of other trials, by directory; the mean of all where it is
+    left out."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -73,8 +75,9 @@ class Status(NamedTuple):
         if not open_trials:
             return 0.0
         left = speed = 0.0
+        usual = statistics.mean(self.work.values()) if self.work else 1.0
         for trial in open_trials:
-            work = self.work.get(trial.directory, 1.0)
+            work = self.work.get(trial.directory, usual)
             left += work * ((trial.steps or 0) - trial.step)
             speed += work * (trial.speed or 0.0)
         return left / speed if speed else None

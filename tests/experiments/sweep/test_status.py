@@ -71,8 +71,17 @@ def test_a_status_says_what_ends_runs_waits_and_fails(sweep):
 def test_time_left_goes_by_what_steps_take(sweep):
     """A trial that waits, of 20 steps that take three times as long as those of the others."""
     workdir, trials = sweep
-    status = read_status(workdir, {trials[4].directory: 3.0})
+    work = {trial.directory: 1.0 for trial in trials[2:4]}
+    status = read_status(workdir, work | {trials[4].directory: 3.0})
     assert status.seconds_left == (6 + 12 + 3 * 20) / 2
+
+
+def test_a_trial_of_unknown_work_counts_as_others_do(sweep):
+    """Another command's trial that runs, where those of this one count in 10⁹ FLOPs."""
+    workdir, trials = sweep
+    work = {trials[3].directory: 1e9, trials[4].directory: 3e9}
+    status = read_status(workdir, work)
+    assert status.seconds_left == (2 * 6 + 1 * 12 + 3 * 20) / (2 * 2)
 
 
 def test_a_status_as_json_is_the_same(sweep):
