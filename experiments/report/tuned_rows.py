@@ -69,7 +69,7 @@ def with_tuning(
         table,
         results=dataclasses.replace(grid, headings=headings, rows=tuple(cells)),
         tuning=_tuning_grid(results, untuned, [*chosen.values()]),
-        notes=(*table.notes, _note(results, settings)),
+        notes=(*table.notes, _note(results, settings), *_misled(compared, untuned)),
     )
 
 
@@ -105,6 +105,25 @@ def _note(results, names):
         f"{'s' if len(seeds) > 1 else ''} {listed}, which no comparison has, among those "
         f"tried and the row’s own; {UNTUNED}: every row, base too, at its own"
     )
+
+
+def _misled(compared, untuned) -> list[str]:
+    """Names the rows that did better at their own values than at those chosen for them."""
+    lines = []
+    for row in untuned:
+        chosen = compared.get(_identity(row))
+        both = (x and x.summary(PERPLEXITY.key) for x in (chosen, row))
+        at_chosen, at_own = both
+        if at_chosen and at_own and at_chosen.mean > at_own.mean:
+            here, own = (measured(x, PERPLEXITY) for x in (at_chosen, at_own))
+            lines.append(f"{row.name} ({here}, at its own {own})")
+    if not lines:
+        return []
+    return [
+        f"{CHOSEN} for the worse: on the compared seeds perplexity is higher than at the row’s "
+        f"own values for {', '.join(lines)}; choose on more seeds, --tune_seeds=3, before you "
+        "believe a verdict of these"
+    ]
 
 
 def _is_own(results, trial):

@@ -67,6 +67,29 @@ def test_rows_are_compared_at_the_values_that_were_chosen(tmp_path):
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_choice_that_the_compared_seeds_contradict_is_named(tmp_path):
+    """The seed of tuning was a lucky one: at 0.5 the compared seeds do worse."""
+    trials = [
+        ("tuning", {RATE: 0.5, "seed": 1000}, result(1.29)),
+        ("tuning", {"seed": 1000}, result(1.30)),
+    ]
+    for seed in (0, 1):
+        trials.append(("compared", {RATE: 0.5, "seed": seed}, result(1.4 + seed / 50)))
+        trials.append(("untuned", {"seed": seed}, result(1.3 + seed / 50)))
+    (note,) = [
+        note
+        for note in write_report(tuned(tmp_path, trials)).table.notes
+        if "for the worse" in note
+    ]
+    assert (
+        "base (1.410 ± 0.014, at its own 1.310 ± 0.014); choose on more seeds" in note
+    )
+    (tmp_path / "right").mkdir()
+    right = write_report(two_rows(tmp_path / "right")).table.notes
+    assert not any("for the worse" in note for note in right)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_what_was_chosen_stands_in_the_table_and_the_untuned_beside_it(tmp_path):
     table = write_report(two_rows(tmp_path)).table
     base, one = cells(table.results)
