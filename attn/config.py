@@ -334,7 +334,8 @@ class Stacks(Layer):
             if any(OF_LAYER.fullmatch(key) for key in getattr(self, part)):
                 return f"{part} has layers with options of their own"
             if part in ("encoder", "decoder") and self.stack(part)[0].norm.remembers:
-                return f"norm={self.stack(part)[0].norm} keeps more from layer to layer"
+                norm = self.stack(part)[0].norm
+                return f"norm={norm} reads the outputs of all layers before"
         return ""
 
 
@@ -611,10 +612,11 @@ def _check_norms(part: str, blocks: tuple[Block, ...]) -> None:
     """Raises ValueError for layers that differ where one reads the outputs of all."""
     norms = {block.norm: None for block in blocks}
     if len(norms) > 1 and any(norm.remembers for norm in norms):
+        (reads,) = [norm for norm in norms if norm.remembers][:1]
         names = ", ".join(map(str, norms))
         raise ValueError(
-            f"the {part}'s layers have norms {names}, of which one reads what all "
-            "sub-layers before gave: give all layers the same"
+            f"the {part}'s layers have different norms ({names}), and {reads} reads the "
+            "outputs of all layers: give all the same"
         )
 
 

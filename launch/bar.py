@@ -98,7 +98,7 @@ def main(words):
         seeds = max(rules.LOOKS) if changes else rules.BASE_SEEDS
         everything = plan(_SIZE.value, changes, seeds)
         target = Target(device=_DEVICE.value)
-        return dry_run(everything, console, target=target, lists=False)
+        return dry_run(everything, console, target=target, lists_points=False)
     if changes and not others:
         command.mistake(
             f"base has not been entered at --size={_SIZE.value}: train it by python -m "
@@ -208,7 +208,13 @@ def _sweep(workdir, console, size):
     place = f"{rules.__file__}:{size}"
     config = rules.get_config(size)
     return Sweep(
-        workdir, console, place, config, ["tasks", "rate"], decides=True, warns=False
+        workdir,
+        console,
+        place,
+        config,
+        ["tasks", "rate"],
+        decides=True,
+        prints_warnings=False,
     )
 
 

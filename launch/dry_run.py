@@ -39,11 +39,11 @@ def dry_run_tuned(rows, console, target=Target()):
     )
 
 
-def dry_run(planned, console, later=(), target=Target(), lists=True):
+def dry_run(planned, console, later=(), target=Target(), lists_points=True):
     """Builds each trial by shape, and prints what there is and what it will take.
 
-    Trials that are not known yet stand in `later` for what they take. With `lists` each
-    trial's settings are printed.
+    Trials that are not known yet stand in `later` for what they take. With `lists_points`
+    the settings of the first trials are printed.
     """
     if target.device is not None:
         check_target(target.device)
@@ -52,7 +52,7 @@ def dry_run(planned, console, later=(), target=Target(), lists=True):
     groups = group_trials(every)
     estimates = estimate.estimate_all(every)
     # A single trial has no point to show.
-    if lists and len(planned) > 1:
+    if lists_points and len(planned) > 1:
         _print_points(planned, console)
     if not console.is_terminal:
         # A file has no width, and 80 characters would cut the table.

@@ -44,8 +44,8 @@ class Sweep(NamedTuple):
     """What is chosen from, as `workdir.open_workdir` writes it."""
     mixed_code: bool = False
     """Whether trials of different code may be compared."""
-    warns: bool = True
-    """Whether what is odd in the corpora is printed; who chose them for others knows it."""
+    prints_warnings: bool = True
+    """Whether to print warnings about the corpora; the bar's are fixed, so it does not."""
     when_listed: Callable[[Sequence[Trial]], None] = lambda planned: None
     """Called when the trials are listed, before any is trained."""
 
@@ -106,7 +106,7 @@ def check_code(sweep: Sweep, planned: Sequence[Trial]) -> None:
 def _prepare_all(sweep: Sweep, todo: Sequence[Trial]) -> dict[Data, Dataset]:
     """Returns the corpora of trials: the workers open what this process leaves in the cache."""
     prepared = {data: prepare(data) for data in {t.settings.data for t in todo}}
-    if sweep.warns:
+    if sweep.prints_warnings:
         for line in dict.fromkeys(w for p in prepared.values() for w in p.warnings()):
             print_line(sweep.console, line)
     return prepared

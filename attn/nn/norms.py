@@ -59,12 +59,12 @@ class Norm:
     have the same value, and are not scanned."""
 
     def surround(self, layer: "Layer") -> nn.Module:
-        """Makes the module around a sub-layer, as `AddAndNorm`."""
-        return AddAndNorm(self)
+        """Makes the module around a sub-layer, as `AddAndNorm`.
 
-    def products(self, sublayers: int, d_model: int) -> int:
-        """Counts the products of a token in a stack, beside those of norms."""
-        return 0
+        A class with its own may have `products(sublayers, d_model)`, which counts the
+        products of a token in a stack; without, they are unknown.
+        """
+        return AddAndNorm(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +106,9 @@ class AttnRes(Pre):
     first, where h_l is the plain mean; the RMSNorm's scale would be one with w_l.
 
     With `block` above 1, v_i are the sums of that many sub-layers, the last one's of those
-    that there are: memory is smaller by as much. A decoder's layer has two sub-layers, with
-    attention to a source three.
+    that there are: fewer vectors are read and kept. A layer has two sub-layers, with
+    attention to a source three. Reads grow with the square of the depth, and so does the
+    time to compile.
     """
 
     block: int = 1
@@ -168,7 +169,8 @@ class AddAndNorm(nn.Module):
 class AttendOverDepth(nn.Module):
     """Surrounds a sub-layer by attention over all outputs so far; methods as of `AddAndNorm`.
 
-    `ctx.shared["depth"]` has the sums of whole blocks, and the outputs in the last one.
+    `ctx.shared["depth"]` has the sums of whole blocks, and of the open one: a None for each
+    of its outputs but the last, and the sum so far.
     """
 
     value: AttnRes
@@ -190,11 +192,16 @@ class AttendOverDepth(nn.Module):
         """Returns what the next sub-layer reads, and the context that has y too."""
         # What the first sub-layer reads is the embedding.
         whole, block = ctx.shared.get("depth", ((x,), ()))
-        block = (*block, self.drop(y, ctx))
-        seen = (*whole, sum(block[1:], start=block[0]))
+        y = self.drop(y, ctx)
+        total = block[-1] + y if block else y
+        seen = (*whole, total)
+        # The count must be known when this is traced, so it is a length.
+        block = (*(None for _ in block), total)
         depth = (seen, ()) if len(block) == self.value.block else (whole, block)
         ctx = ctx.replace(shared={**ctx.shared, "depth": depth})
-        return mean_over_depth(self.query, seen, self.value.epsilon), ctx
+        # Gradients make weights again: kept, they would be of the size of all vectors.
+        mean = jax.checkpoint(mean_over_depth, static_argnums=2)
+        return mean(self.query, seen, self.value.epsilon), ctx
 
 
 def mean_over_depth(

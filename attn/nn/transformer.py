@@ -17,6 +17,7 @@ from attn.arithmetic import stated
 from attn.context import Context
 from attn.nn.blocks import Layer, Stacked
 from attn.nn.layers import EMBEDDINGS, Dropout, PositionTable
+from attn.nn.norms import Norm
 from attn.nn.products import of_attention
 
 if TYPE_CHECKING:
@@ -169,5 +170,8 @@ def of_stack(
         counts.append(stated(block.mixing, n, causal, block))
         counts.append(None if feed_forward is None else n * feed_forward)
     (first, *_) = blocks
-    norms = first.norm.products(sublayers * len(blocks), first.d_model)
-    return [*counts, n * norms]
+    # Sums and norms take none.
+    if type(first.norm).surround is Norm.surround:
+        return counts
+    norms = stated(first.norm, sublayers * len(blocks), first.d_model)
+    return [*counts, None if norms is None else n * norms]

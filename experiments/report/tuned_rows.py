@@ -108,22 +108,43 @@ def _note(results, names):
 
 
 def _misled(compared, untuned) -> list[str]:
-    """Names the rows that did better at their own values than at those chosen for them."""
-    lines = []
+    """Names the rows that do better at their own values, on every seed that has ended at both."""
+    named = []
     for row in untuned:
         chosen = compared.get(_identity(row))
-        both = (x and x.summary(PERPLEXITY.key) for x in (chosen, row))
-        at_chosen, at_own = both
-        if at_chosen and at_own and at_chosen.mean > at_own.mean:
-            here, own = (measured(x, PERPLEXITY) for x in (at_chosen, at_own))
-            lines.append(f"{row.name} ({here}, at its own {own})")
-    if not lines:
+        if chosen is None or not _is_worse_on_every_seed(chosen, row):
+            continue
+        texts = (
+            measured(x.summary(PERPLEXITY.key), PERPLEXITY)
+            if x.finished
+            else "diverged"
+            for x in (chosen, row)
+        )
+        named.append("{} ({}, at its own {})".format(row.name, *texts))
+    if not named:
         return []
     return [
-        f"{CHOSEN} for the worse: on the compared seeds perplexity is higher than at the row’s "
-        f"own values for {', '.join(lines)}; choose on more seeds, --tune_seeds=3, before you "
-        "believe a verdict of these"
+        f"{CHOSEN} for the worse: on every compared seed perplexity is higher than at the "
+        f"row’s own values for {', '.join(named)}; choose on more seeds, --tune_seeds=3, "
+        "before you believe a verdict of these"
     ]
+
+
+def _is_worse_on_every_seed(chosen, own):
+    """Compares perplexities by seed; a run that diverged is worse than any other."""
+    of_chosen, of_own = _by_seed(chosen), _by_seed(own)
+    seeds = of_chosen.keys() & of_own.keys()
+    return bool(seeds) and all(of_chosen[seed] > of_own[seed] for seed in seeds)
+
+
+def _by_seed(row):
+    """Returns {seed: perplexity} of the runs that have ended."""
+    found = {t.seed: math.inf for t in row.trials if t.status == "diverged"}
+    for trial in row.finished:
+        perplexity = trial.result.get(PERPLEXITY.key)
+        if isinstance(perplexity, (int, float)):
+            found[trial.seed] = perplexity
+    return found
 
 
 def _is_own(results, trial):

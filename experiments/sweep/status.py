@@ -75,7 +75,7 @@ class Status(NamedTuple):
         if not open_trials:
             return 0.0
         left = speed = 0.0
-        usual = statistics.mean(self.work.values()) if self.work else 1.0
+        usual = statistics.fmean(self.work.values()) if self.work else 1.0
         for trial in open_trials:
             work = self.work.get(trial.directory, usual)
             left += work * ((trial.steps or 0) - trial.step)

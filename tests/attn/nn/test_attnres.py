@@ -166,7 +166,9 @@ def test_what_cannot_be_is_refused():
     mixed = config.LanguageModel(
         **SIZES, norm=AttnRes(), decoder={"layer_2": {"norm": Pre()}}
     )
-    with pytest.raises(ValueError, match="what all sub-layers before gave: give all"):
+    with pytest.raises(
+        ValueError, match="reads the outputs of all layers: give all the same"
+    ):
         mixed.check()
     with pytest.raises(ValueError, match="block=0 must be at least 1"):
         AttnRes(block=0)

@@ -10,9 +10,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
-from attn import config
-from attn.mixers import LogLinear, Mamba2
-from attn.mixers.log_linear import log_linear, log_linear_step
+from attn import Context, Mask, config
+from attn.mixers import LogLinear, LogLinearHeads, Mamba2
+from attn.recurrent.log_linear import log_linear, log_linear_step
 from tests.attn import numpy_linear
 
 K, V = 5, 3
@@ -156,6 +156,35 @@ def test_products_are_those_of_the_spans_that_are_read():
                 assert more == n * 6 * 2 * levels + ways * read * 2 * 5 * 3
     with pytest.raises(ValueError, match="levels=1 must be at least 2"):
         LogLinear(levels=1).check(block)
+    heads = LogLinearHeads(6, 2, 5, 3, True, levels=26)
+    with pytest.raises(ValueError, match="levels=26 must be at least 2 and at most 25"):
+        heads.init(jax.random.key(0), jnp.ones((1, 2, 6)), Context(Mask.causal()))
+
+
+def test_derivatives_keep_the_arguments_alone():
+    def kept(n):
+        arrays = [jnp.asarray(x, jnp.float32) for x in drawn(n)]
+        residuals = jax.eval_shape(lambda *x: jax.vjp(log_linear, *x)[1], *arrays)
+        return sum(x.size for x in jax.tree.leaves(residuals))
+
+    # Beside constants; each further level has four numbers.
+    assert kept(2048) - kept(1024) == 1024 * (2 * K + V + 1 + 7) + 4
+
+
+@in_float64
+def test_a_count_of_tokens_never_ends():
+    """2^24 tokens in, where a count in float32 stands still, a step is as any other."""
+    levels = 25
+    q, k, v, log_decay, scales = drawn(4, levels)
+    far = jnp.zeros((levels * K + 1, V), jnp.float32).at[-1].set(2.0**23 - 2)
+    state, counts = far, []
+    step = jax.jit(log_linear_step)
+    for token in zip(q, k, v, log_decay, scales, strict=True):
+        state, _ = step(state, *(jnp.asarray(x, jnp.float32) for x in token))
+        counts.append(int(state[-1, 0]))
+    # It begins anew when all levels below the last have become one with it.
+    assert counts == [2**23 - 1, 0, 1, 2]
+    assert np.abs(state[(levels - 1) * K : levels * K]).max() > 0
 
 
 @pytest.mark.ci

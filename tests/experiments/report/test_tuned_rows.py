@@ -84,6 +84,17 @@ def test_a_choice_that_the_compared_seeds_contradict_is_named(tmp_path):
     assert (
         "base (1.410 ± 0.014, at its own 1.310 ± 0.014); choose on more seeds" in note
     )
+    # Where both diverge no seed is worse; where the chosen value does, its mean hides it.
+    for i, (at_chosen, is_named) in enumerate(
+        [((1.2, None), False), ((1.5, None), True)]
+    ):
+        workdir = tmp_path / str(i)
+        workdir.mkdir()
+        outcomes = [result(x) if x else fakes.DIVERGED for x in at_chosen]
+        for seed, outcome in enumerate(outcomes):
+            trials[2 + 2 * seed] = ("compared", {RATE: 0.5, "seed": seed}, outcome)
+        notes = write_report(tuned(workdir, trials)).table.notes
+        assert any("for the worse" in note for note in notes) == is_named
     (tmp_path / "right").mkdir()
     right = write_report(two_rows(tmp_path / "right")).table.notes
     assert not any("for the worse" in note for note in right)
