@@ -44,6 +44,7 @@ COUSINS = {
     "Kimi Delta Attention": "kda",
     "Mamba-2": "mamba2",
     "Mamba-3": "mamba3",
+    "log-linear attention": "log_linear",
     "short convolution, DeltaNet": "short(inner=deltanet)",
 }
 
