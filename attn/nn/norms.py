@@ -5,6 +5,7 @@ B examples, N tokens, D = d_model.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -212,8 +213,8 @@ def mean_over_depth(
     wide = [v.astype(at_least_float32(v.dtype)) for v in vectors]
     scores = jnp.stack([_score(w, v, epsilon) for v in wide])
     weights = jax.nn.softmax(scores, axis=0)
-    (first, *others) = (a[..., None] * v for a, v in zip(weights, wide, strict=True))
-    return sum(others, start=first).astype(vectors[0].dtype)
+    weighted = (a[..., None] * v for a, v in zip(weights, wide, strict=True))
+    return functools.reduce(jnp.add, weighted).astype(vectors[0].dtype)
 
 
 def _score(w, v, epsilon):
