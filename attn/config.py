@@ -335,7 +335,7 @@ class Stacks(Layer):
                 return f"{part} has layers with options of their own"
             if part in ("encoder", "decoder") and self.stack(part)[0].norm.remembers:
                 norm = self.stack(part)[0].norm
-                return f"norm={norm} reads the outputs of all layers before"
+                return f"norm={norm} reads the outputs of all layers before it"
         return ""
 
 
@@ -610,13 +610,11 @@ def _check_shared(part: str, blocks: tuple[Block, ...]) -> None:
 
 def _check_norms(part: str, blocks: tuple[Block, ...]) -> None:
     """Raises ValueError for layers that differ where one reads the outputs of all."""
-    norms = {block.norm: None for block in blocks}
+    norms = list(dict.fromkeys(block.norm for block in blocks))
     if len(norms) > 1 and any(norm.remembers for norm in norms):
-        (reads,) = [norm for norm in norms if norm.remembers][:1]
-        names = ", ".join(map(str, norms))
         raise ValueError(
-            f"the {part}'s layers have different norms ({names}), and {reads} reads the "
-            "outputs of all layers: give all the same"
+            f"the {part}'s layers have the norms {', '.join(map(str, norms))}, one of which "
+            "reads the outputs of all layers: give all layers the same norm"
         )
 
 

@@ -100,16 +100,18 @@ class Both(Norm):
 
 @dataclasses.dataclass(frozen=True)
 class AttnRes(Pre):
-    """Each sub-layer reads a mean of all outputs before it (Kimi Team 2026, arXiv 2603.15031).
+    """Lets sub-layers read a mean of all outputs before (Kimi Team 2026, arXiv 2603.15031).
 
     h_l = Σ_i α_i v_i, α = softmax_i(w_l · RMSNorm(v_i)), of the embedding v_0 and the outputs
     v_i = Sublayer_i(Norm(h_i)); the model's output is such a mean too. w_l is trained, 0 at
     first, where h_l is the plain mean; the RMSNorm's scale would be one with w_l.
 
-    With `block` above 1, v_i are the sums of that many sub-layers, the last one's of those
-    that there are: fewer vectors are read and kept. A layer has two sub-layers, with
-    attention to a source three. Reads grow with the square of the depth, and so does the
-    time to compile.
+    With `block` above 1, v_i are sums of so many outputs each, the last of those that there
+    are: fewer vectors are read and kept. A layer has two sub-layers, with attention to a
+    source three. Reads grow with the square of the depth, and so does the time to compile.
+
+    Raises:
+      ValueError: a block below 1.
     """
 
     block: int = 1

@@ -170,7 +170,7 @@ def of_stack(
         counts.append(stated(block.mixing, n, causal, block))
         counts.append(None if feed_forward is None else n * feed_forward)
     (first, *_) = blocks
-    # Sums and norms take none.
+    # AddAndNorm takes none.
     if type(first.norm).surround is Norm.surround:
         return counts
     norms = stated(first.norm, sublayers * len(blocks), first.d_model)

@@ -82,7 +82,7 @@ def log_linear_step(
     """Returns the state after one more token, and its output; W = L·K + 1.
 
     The state of each level is below that of the level before; the last row has the number
-    of tokens so far, modulo 2^(L − 2), which says what becomes one. L is at least 2.
+    of tokens so far modulo 2^(L − 2), which says which spans to join. L is at least 2.
     """
     levels = scales.shape[0]
     # A whole count would be wrong in float32 from 2^24 on.
@@ -90,7 +90,7 @@ def log_linear_step(
     states = state[:-1].reshape(levels, *k.shape, *v.shape) * jnp.exp(log_decay[0])
     states = states.at[0].set(k[:, None] * v[None])
     out = jnp.einsum("l,k,lkv->v", scales, q, states)
-    # As a carry in the binary number of tokens: the spans below a level become one in it.
+    # As a carry in the binary number of tokens, the spans below a level join in it.
     zeros = jax.lax.population_count((count & -count) - 1)
     level = jnp.minimum(zeros + 1, levels - 1)
     below = (jnp.arange(levels) < level)[:, None, None]
@@ -103,7 +103,7 @@ def log_linear_step(
 def _slots(
     begins: Bool[Array, "N"] | None, n: int
 ) -> tuple[Int[Array, "N"], Int[Array, "N"], int]:
-    """Returns the slots of tokens, the digits of their runs' room, and the number of slots.
+    """Returns the tokens' slots, the highest level in each one's run, and how many slots.
 
     Each run has room for a power of 2, and the longer ones come first. So each begins at a
     multiple of its room, and slots of a run differ in the digits in which its places do.

@@ -69,7 +69,11 @@ def with_tuning(
         table,
         results=dataclasses.replace(grid, headings=headings, rows=tuple(cells)),
         tuning=_tuning_grid(results, untuned, [*chosen.values()]),
-        notes=(*table.notes, _note(results, settings), *_misled(compared, untuned)),
+        notes=(
+            *table.notes,
+            _note(results, settings),
+            *_chosen_for_the_worse(compared, untuned),
+        ),
     )
 
 
@@ -107,20 +111,15 @@ def _note(results, names):
     )
 
 
-def _misled(compared, untuned) -> list[str]:
+def _chosen_for_the_worse(compared, untuned) -> list[str]:
     """Names the rows that do better at their own values, on every seed that has ended at both."""
     named = []
     for row in untuned:
         chosen = compared.get(_identity(row))
         if chosen is None or not _is_worse_on_every_seed(chosen, row):
             continue
-        texts = (
-            measured(x.summary(PERPLEXITY.key), PERPLEXITY)
-            if x.finished
-            else "diverged"
-            for x in (chosen, row)
-        )
-        named.append("{} ({}, at its own {})".format(row.name, *texts))
+        here, own = (_mean_perplexity(x) for x in (chosen, row))
+        named.append(f"{row.name} ({here}, at its own {own})")
     if not named:
         return []
     return [
@@ -128,6 +127,11 @@ def _misled(compared, untuned) -> list[str]:
         f"row’s own values for {', '.join(named)}; choose on more seeds, --tune_seeds=3, "
         "before you believe a verdict of these"
     ]
+
+
+def _mean_perplexity(row):
+    summary = row.summary(PERPLEXITY.key)
+    return "diverged" if summary is None else measured(summary, PERPLEXITY)
 
 
 def _is_worse_on_every_seed(chosen, own):

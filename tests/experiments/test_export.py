@@ -106,6 +106,7 @@ def test_nothing_is_written_over(trained, tmp_path):
         ({"model.cross.h": 2, "model.cross.d_k": 32}, "h=2 of a layer"),
         ({"model.d_k": 8}, "h·d_k=32 or"),
         ({"model.norm": "both"}, "Both"),
+        ({"model.norm": "attnres"}, "AttnRes"),
         ({"model.norm": "pre(kind=rms)"}, "kind='rms'"),
         ({"model.norm": "post_final"}, "PostFinal"),
         ({"model.feed_forward": "gated"}, "model.feed_forward="),

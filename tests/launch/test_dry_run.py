@@ -1,4 +1,4 @@
-"""What --dry_run says of a cluster."""
+"""What --dry_run says of a cluster, and of the bar."""
 
 SWEEP = (
     "--config=tests/experiments/tiny_config.py",
@@ -19,3 +19,11 @@ def test_one_node_has_nobody_to_tell(run):
     status, printed, _ = run("sweep", *SWEEP)
     assert status == 0
     assert "node-hours" in printed and "tell each other" not in printed
+
+
+def test_of_the_bar_it_is_the_table_alone(run):
+    """All entries have the same 168 points, which a reader need not see."""
+    status, printed, _ = run("bar", "score=dot", "--dry_run")
+    assert status == 0
+    assert "168 trials in 7 groups, each builds" in printed
+    assert "data.corpus'" not in printed and len(printed.splitlines()) < 20

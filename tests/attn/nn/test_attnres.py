@@ -1,5 +1,6 @@
 """Attention residuals against a Transformer in float64 numpy, sub-layer by sub-layer."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import LanguageModel, Transformer, config
+from attn import LanguageModel, Transformer, config, keys_of_rows
 from attn.jax_versions import enable_x64
 from attn.nn.norms import AttnRes, Pre, mean_over_depth
 from attn.positions import NoPositions
@@ -158,6 +159,56 @@ def test_products_are_counted():
         assert counts[0] - counts[1] == 2 * D * (5 * encoder + 7 * decoder)
 
 
+def test_outputs_drop_before_they_are_kept():
+    """Each sub-layer's output, with keys of its own: at rate 1 the embedding alone is left."""
+    model, variables = build(2)
+    source, target, source_ctx, target_ctx = PAIRS
+    keys = keys_of_rows(jax.random.key(1), jnp.arange(2))
+
+    def dropped(rate):
+        numbers = dict(keys=keys, numbers={"P_drop": rate})
+        contexts = source_ctx, target_ctx.replace(**numbers)
+        return apply(model, variables, source, target, *contexts)
+
+    assert not np.allclose(dropped(0.5), dropped(0.0), atol=1e-3)
+    p = jax.tree.map(np.float64, variables["params"])
+    # The embeddings drop too, so all vectors are 0.
+    nothing = numpy_transformer.layer_norm(p["decoder_norm"], np.zeros((7, D)))
+    np.testing.assert_allclose(dropped(1.0)[0], nothing, atol=1e-6)
+
+
+def test_gradients_keep_no_more_than_vectors():
+    """Beside a plain model's, 2 queries, norms and sums a layer, not one a read vector."""
+
+    def kept(norm):
+        of = config.LanguageModel(**SIZES | dict(N=8), norm=norm)
+        model = LanguageModel(of, VOCABULARY, 64)
+        tokens = jnp.ones((1, 64), jnp.int32)
+        variables = random_variables(model, tokens, CAUSAL)
+
+        def loss(params):
+            return model.apply({**variables, "params": params}, tokens, CAUSAL).sum()
+
+        residuals = jax.eval_shape(lambda p: jax.vjp(loss, p)[1], variables["params"])
+        return sum(x.shape == (1, 64, D) for x in jax.tree.leaves(residuals))
+
+    # 16 sub-layers read 152 vectors; a plain model has its 16 sums, this one outputs and means.
+    assert kept(AttnRes()) <= kept(Pre()) + 2 * 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(AttnRes):
+    """Sums in a way of its own, whose products it does not state."""
+
+    def surround(self, layer):
+        return super().surround(layer)
+
+
+def test_products_of_an_own_sum_are_unknown():
+    of = config.LanguageModel(**SIZES, norm=Own())
+    assert LanguageModel(of, VOCABULARY, 9).products(0, 7) is None
+
+
 def test_what_cannot_be_is_refused():
     of = config.LanguageModel(**SIZES, norm=AttnRes())
     model = LanguageModel(of, VOCABULARY, 7, scan=True)
@@ -167,7 +218,8 @@ def test_what_cannot_be_is_refused():
         **SIZES, norm=AttnRes(), decoder={"layer_2": {"norm": Pre()}}
     )
     with pytest.raises(
-        ValueError, match="reads the outputs of all layers: give all the same"
+        ValueError,
+        match="reads the outputs of all layers: give all layers the same norm",
     ):
         mixed.check()
     with pytest.raises(ValueError, match="block=0 must be at least 1"):

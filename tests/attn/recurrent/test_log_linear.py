@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from attn import Context, Mask, config
 from attn.mixers import LogLinear, LogLinearHeads, Mamba2
 from attn.recurrent.log_linear import log_linear, log_linear_step
 from tests.attn import numpy_linear
+from tests.attn.recurrent.sharded import assert_shards
 
 K, V = 5, 3
 BEGINS = (0, 5, 6, 20)
@@ -189,18 +188,4 @@ def test_a_count_of_tokens_never_ends():
 
 @pytest.mark.ci
 def test_shard_map_over_sequences():
-    arrays = [jnp.asarray(np.stack([x, x[::-1]]), jnp.float32) for x in drawn()]
-    devices = jax.devices()[:2]
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=devices)
-    mapped = jax.vmap(log_linear)
-    specs = (P("x"),) * len(arrays)
-    sharded = jax.shard_map(mapped, mesh=mesh, in_specs=specs, out_specs=P("x"))
-
-    def gradients(function):
-        def total(*arrays):
-            return (function(*arrays) ** 2).sum()
-
-        return jax.jit(jax.grad(total, range(len(arrays))))(*arrays)
-
-    for a, b in zip(gradients(sharded), gradients(mapped), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert_shards(log_linear, drawn())

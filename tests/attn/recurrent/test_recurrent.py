@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from attn.recurrent.delta import (
@@ -19,6 +17,7 @@ from attn.recurrent.delta import (
 from attn.recurrent.gated import gated_linear, gated_linear_step
 from attn.recurrent.linear import linear_attention
 from tests.attn import numpy_linear
+from tests.attn.recurrent.sharded import assert_shards
 
 N, K, V = 37, 5, 3
 BEGINS = np.isin(np.arange(N), (0, 5, 6, 20))
@@ -285,18 +284,4 @@ def test_no_tokens_and_no_chunks(rule):
 @pytest.mark.parametrize("rule", HARDEST)
 def test_shard_map_over_sequences(rule):
     function, _, names, _ = RULES[rule]
-    arrays = [jnp.asarray(np.stack([x, x[::-1]]), jnp.float32) for x in case(names)]
-    devices = jax.devices()[:2]
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=devices)
-    specs = (P("x"),) * len(arrays)
-    mapped = jax.vmap(function)
-    sharded = jax.shard_map(mapped, mesh=mesh, in_specs=specs, out_specs=P("x"))
-
-    def gradients(function):
-        def total(*arrays):
-            return (function(*arrays) ** 2).sum()
-
-        return jax.jit(jax.grad(total, range(len(arrays))))(*arrays)
-
-    for a, b in zip(gradients(sharded), gradients(mapped), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert_shards(function, case(names))
