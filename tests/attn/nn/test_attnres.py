@@ -10,6 +10,7 @@ import pytest
 
 from attn import LanguageModel, Transformer, config, keys_of_rows
 from attn.jax_versions import enable_x64
+from attn.nn.blocks import Layer
 from attn.nn.norms import AttnRes, Pre, mean_over_depth
 from attn.positions import NoPositions
 from tests.attn import numpy_transformer, oracle
@@ -194,6 +195,28 @@ def test_gradients_keep_no_more_than_vectors():
 
     # 16 sub-layers read 152 vectors; a plain model has its 16 sums, this one outputs and means.
     assert kept(AttnRes()) <= kept(Pre()) + 2 * 16
+
+
+def test_of_an_open_block_one_sum_goes_on():
+    """So that with remat, which keeps what layers pass on, blocks keep less."""
+    block = config.Block(d_model=D, d_ff=F, h=H, d_k=K, d_v=V, norm=AttnRes(block=100))
+    layer = Layer(block, causal=True)
+    x = jnp.ones((1, 3, D))
+    _, ctx = apply(layer, random_variables(layer, x, CAUSAL), x, CAUSAL)
+    assert [leaf.shape for leaf in jax.tree.leaves(ctx.shared)] == [x.shape] * 2
+
+
+def test_means_are_rounded_once():
+    """In bfloat16: half a unit of the last place, beside float64 of the same vectors."""
+    draw = np.random.default_rng(2).normal
+    w = jnp.asarray(draw(size=D), jnp.float32)
+    vectors = [jnp.asarray(draw(size=(2, 4, D)), jnp.bfloat16) for _ in range(40)]
+    found = mean_over_depth(w, vectors, 1e-6)
+    wide = [np.asarray(v, np.float64) for v in vectors]
+    exact = [mean(np.float64(w), [v[b] for v in wide]) for b in range(2)]
+    error = np.abs(np.asarray(found, np.float64) - exact)
+    half = float(jnp.finfo(jnp.bfloat16).eps) / 2
+    assert (error <= half * np.abs(exact) + 1e-6).all()
 
 
 @dataclasses.dataclass(frozen=True)

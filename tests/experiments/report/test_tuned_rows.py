@@ -95,6 +95,17 @@ def test_a_choice_that_the_compared_seeds_contradict_is_named(tmp_path):
             trials[2 + 2 * seed] = ("compared", {RATE: 0.5, "seed": seed}, outcome)
         notes = write_report(tuned(workdir, trials)).table.notes
         assert any("for the worse" in note for note in notes) == is_named
+    # Its own value diverged on a seed: the chosen one is worse on the other alone.
+    (tmp_path / "own").mkdir()
+    outcomes = [result(1.4), result(1.30), result(1.2), fakes.DIVERGED]
+    trials[2:] = [
+        (role, {**values, "seed": i // 2}, outcomes[i])
+        for i, (role, values) in enumerate(
+            [("compared", {RATE: 0.5}), ("untuned", {})] * 2
+        )
+    ]
+    notes = write_report(tuned(tmp_path / "own", trials)).table.notes
+    assert not any("for the worse" in note for note in notes)
     (tmp_path / "right").mkdir()
     right = write_report(two_rows(tmp_path / "right")).table.notes
     assert not any("for the worse" in note for note in right)
