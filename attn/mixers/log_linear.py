@@ -60,7 +60,10 @@ class LogLinearHeads(Mamba2Heads):
 
 @dataclasses.dataclass(frozen=True)
 class LogLinear(Mamba2):
-    """Mixes by log-linear attention: see `LogLinearHeads`, with the shape's h, d_k and d_v."""
+    """Mixes by log-linear attention: see `LogLinearHeads`, with the shape's h, d_k and d_v.
+
+    `levels` is how many states a head has, from 2 to 25.
+    """
 
     name: ClassVar[str] = "log_linear"
     levels: int = 12
