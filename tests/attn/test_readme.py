@@ -6,12 +6,20 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[2] / "attn" / "README.md"
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def test_what_the_code_blocks_import_is_there():
+    imports = re.findall(r"^(?:import|from) .*", "\n".join(BLOCK.findall(README.read_text())), re.MULTILINE)
+    assert len(imports) >= 8
+    for line in imports:
+        exec(line, {})
 
 
 @pytest.mark.ci
 def test_the_code_blocks_run_in_order(capsys):
     text = README.read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = BLOCK.findall(text)
     assert len(blocks) >= 8
     names = {"__name__": "readme"}
     for block in blocks:
