@@ -498,6 +498,10 @@ class ChomskyData(TaskPairsData):
         return 3 * length if self.task == "duplicate_string" else 2 * length + 1
 
 
+SCAN_CUTOFFS = {
+    22: 29, 24: 32, 25: 34, 26: 35, 27: 37, 28: 39, 30: 41, 32: 43, 33: 46, 36: 50, 40: 58
+}  # fmt: skip
+"""Numbers of actions, and the words of the shortest command of SCAN with more actions."""
 SCAN_LONGEST = 58
 """The most words of a command of SCAN and its actions, with a mark between."""
 SCAN_WORDS = (
@@ -512,8 +516,12 @@ class ScanData(TaskPairsData):
 
     corpus: str = fields.one_of(("scan",), "scan")
     split: str = fields.one_of(("random", "length", "jump", "turn_left"), "random")
-    """What is kept for the test. random: a fifth of all commands; length: those of more than 22
-    actions; jump, turn_left: those with that command in them, which is trained on alone."""
+    """What is kept for the test. random: a fifth of all commands; length: those of more than
+    `cutoff` actions; jump, turn_left: those with that command in them, trained on alone."""
+    cutoff: int = fields.field(
+        22, f"one of {', '.join(map(str, SCAN_CUTOFFS))}", SCAN_CUTOFFS.__contains__
+    )
+    """The most actions of a command that is trained on, with split=length."""
     length: int = fields.at_least(9, SCAN_LONGEST, SCAN_LONGEST)
     """The most words of a command and its actions, with a mark between; 58 for all."""
     test_length: int = fields.at_least(0, 0, SCAN_LONGEST)
@@ -525,12 +533,13 @@ class ScanData(TaskPairsData):
 
     def check(self) -> None:
         super().check()
-        # The shortest commands have more than 22 actions.
+        needed = SCAN_CUTOFFS[self.cutoff]
         longest = self.lengths["test"]
         require(
-            self.split != "length" or longest >= 32,
-            f"data.split=length keeps what has more than 22 actions for the test, and of at "
-            f"most {longest} words there is none: raise data.length or data.test_length",
+            self.split != "length" or longest >= needed,
+            f"data.split=length keeps what has more than {self.cutoff} actions for the test, "
+            f"and of at most {longest} words there is none: raise data.length or "
+            f"data.test_length to {needed}",
         )
 
 

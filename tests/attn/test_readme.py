@@ -10,7 +10,8 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def test_what_the_code_blocks_import_is_there():
-    imports = re.findall(r"^(?:import|from) .*", "\n".join(BLOCK.findall(README.read_text())), re.MULTILINE)
+    code = "\n".join(BLOCK.findall(README.read_text()))
+    imports = re.findall(r"^(?:import|from) .*", code, re.MULTILINE)
     assert len(imports) >= 8
     for line in imports:
         exec(line, {})

@@ -8,8 +8,6 @@ import functools
 import random
 
 PRIMITIVES = ("walk", "look", "run", "jump")
-LONGEST = 22
-"""The most actions of a command that is trained on with the split "length"."""
 SHARE = 0.8
 """Of the commands that are trained on with the split "random"."""
 
@@ -46,10 +44,12 @@ def commands() -> dict[str, tuple[str, ...]]:
 
 
 @functools.cache
-def split(name: str, length: int, test_length: int) -> tuple[list[str], list[str]]:
+def split(
+    name: str, length: int, test_length: int, cutoff: int
+) -> tuple[list[str], list[str]]:
     """Returns the commands that are trained on and those of the test, of some length at most.
 
-    "length": those of up to 22 actions, and the others. "jump" and "turn_left": of those with
+    "length": those of up to `cutoff` actions, and the others. "jump" and "turn_left": of those with
     that verb, or that phrase, the one which is it alone, with all others; and the rest.
     """
     every = list(commands())
@@ -58,7 +58,7 @@ def split(name: str, length: int, test_length: int) -> tuple[list[str], list[str
         chosen = set(every[: int(SHARE * len(every))])
         is_trained = chosen.__contains__
     elif name == "length":
-        is_trained = lambda command: len(commands()[command]) <= LONGEST
+        is_trained = lambda command: len(commands()[command]) <= cutoff
     else:
         phrase = name.replace("_", " ")
         is_trained = lambda command: command == phrase or not _holds(command, phrase)

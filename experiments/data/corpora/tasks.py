@@ -312,7 +312,9 @@ def scan(rng: random.Random, data, split: str) -> Text:
 
     Of the splits "jump" and "turn_left" a tenth of training is that command alone, as theirs.
     """
-    trained, others = commands.split(data.split, data.length, data.test_length)
+    trained, others = commands.split(
+        data.split, data.length, data.test_length, data.cutoff
+    )
     command = rng.choice(others if split == "test" else trained)
     if split != "test" and commands.is_of_a_phrase(data.split) and rng.random() < 0.1:
         command = data.split.replace("_", " ")

@@ -14,6 +14,7 @@ from experiments.data.corpora import scan as scan_commands
 from experiments.data.corpora import tasks
 from experiments.objectives import NOTHING, NOTHING_ID, Answer
 from experiments.settings import TASKS, SettingsError, default_config, override, resolve
+from experiments.settings.tasks import SCAN_CUTOFFS
 
 pytestmark = pytest.mark.quick
 
@@ -263,7 +264,7 @@ def test_scan_has_the_published_commands_and_splits():
         "turn_left": (21_890 - 2_188, 1_208),
     }
     for name, counts in published.items():
-        trained, others = scan_commands.split(name, 58, 58)
+        trained, others = scan_commands.split(name, 58, 58, 22)
         assert (len(trained), len(others)) == counts
         assert not set(trained) & set(others)
     words = {word for command in every for word in command.split()}
@@ -274,6 +275,20 @@ def test_scan_has_the_published_commands_and_splits():
     ]
     alone = sum(text[:2] == ["jump", ">"] for text in firsts) / len(firsts)
     assert abs(alone - 0.1) < 0.03
+
+
+@pytest.mark.parametrize("cutoff", SCAN_CUTOFFS)
+def test_a_cutoff_of_scan_parts_short_commands_from_long(cutoff):
+    trained, others = scan_commands.split("length", 58, 58, cutoff)
+    counts = [len(scan_commands.commands()[command]) for command in others]
+    assert min(counts) > cutoff
+    assert len(trained) + len(others) == 20_910
+    # Of fewer words than are asked for there is no command to test with.
+    fewest = SCAN_CUTOFFS[cutoff]
+    assert scan_commands.split("length", 9, fewest, cutoff)[1]
+    assert not scan_commands.split("length", 9, fewest - 1, cutoff)[1]
+    with pytest.raises(SettingsError, match=f"test_length to {fewest}"):
+        data_of("scan", cutoff=cutoff, length=fewest - 1).check()
 
 
 def test_listops_are_what_their_names_say():
@@ -464,7 +479,7 @@ def test_pairs_have_what_is_read_and_the_answers(task):
         ({"data.corpus": "copy", "data.test_length": 1024}, "2050 tokens, and 2048"),
         ({"data.corpus": "induction", "data.test_length": 2}, "must be 3 or more"),
         ({"data.corpus": "flipflop", "data.form": "pairs"}, "data.form does not apply"),
-        ({"data.corpus": "scan", "data.split": "length", "data.length": 30}, "none"),
+        ({"data.corpus": "scan", "data.split": "length", "data.length": 28}, "none"),
         ({"data.corpus": "hops", "data.nodes": 24}, "a text has 48"),
         (
             {"data.corpus": "hops", "data.nodes": 9, "data.symbols": 8},
