@@ -76,12 +76,19 @@ class Scored(NamedTuple):
         return resampled_scores(metric.of_sums, [table], resamples(len(table)))[0]
 
     def buckets(self) -> list[tuple[int, int, np.ndarray]]:
-        """Returns (shortest, longest, numbers) of the texts by their sources' lengths."""
-        order = np.argsort(self.lengths, kind="stable")
+        """Returns (shortest, longest, numbers) of the texts by their sources' lengths.
+
+        There are as many in each as may be where texts of one length stay together.
+        """
+        ordered = np.sort(self.lengths)
+        parts = np.array_split(ordered, min(BUCKETS, len(ordered)))
+        starts = np.unique([part[0] for part in parts])
+        bucket_of = np.searchsorted(starts, self.lengths, side="right") - 1
         found = []
-        for part in np.array_split(order, min(BUCKETS, len(order))):
-            lengths = self.lengths[part]
-            found.append((int(lengths.min()), int(lengths.max()), np.sort(part)))
+        for bucket in range(len(starts)):
+            (numbers,) = np.nonzero(bucket_of == bucket)
+            lengths = self.lengths[numbers]
+            found.append((int(lengths.min()), int(lengths.max()), numbers))
         return found
 
 
@@ -235,7 +242,9 @@ def lines_of(scored: Scored) -> list[str]:
             f"{metric.name} {metric.amount(scored.score(metric, numbers), _form(metric))}"
             for metric in scored.summed
         )
-        lines.append(f"{shortest} to {longest} tokens, {len(numbers)} texts: {scores}")
+        lines.append(
+            f"{len(numbers)} with {shortest} to {longest} tokens of source: {scores}"
+        )
     if scored.unseen:
         lines.append(f"note: {scored.unseen}")
     return lines

@@ -167,7 +167,7 @@ def train(settings, asked, interruption):
     say = functools.partial(print, flush=True)
     if not multihost.first():
         say = lambda line: None
-    say(", ".join(f"{name} {count:,}" for name, count in prepared.counts.items()))
+    say(prepared.sizes())
     for line in prepared.warnings():
         say(line)
     for note in score_notes(settings, prepared).values():
@@ -237,13 +237,18 @@ def ending(settings, prepared, result, metrics):
     )
     for name, scores in result.get("beside", {}).items():
         listed = [
-            f"{split}, {ways[split]}: {_listed(scores[split])}" for split in SPLITS
+            f"{split}, {ways[split]}: {_listed(scores[split], metrics)}"
+            for split in SPLITS
         ]
         yield "  ".join([f"{name:8}", *listed])
 
 
-def _listed(scores):
-    return "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+def _listed(scores, metrics):
+    from experiments.evaluation.metrics import summary
+
+    # Those of a language model's test set are named so.
+    own = {name.removeprefix("test_"): value for name, value in scores.items()}
+    return summary(own, metrics)
 
 
 def cli() -> None:

@@ -105,6 +105,18 @@ class Dataset(NamedTuple):
             lengths += [_longest(side) for side in split.ids]
         return max(lengths)
 
+    def sizes(self) -> str:
+        """Returns a line: the pairs of each split, and what was left out, where anything was."""
+        told = {*SPLITS, *(f"{split}_in_{other}" for split, other in OVERLAPS)}
+        sizes = [f"{split} {self.counts[split]:,}" for split in SPLITS]
+        left_out = [
+            f"{name.replace('_', ' ')} {count:,}"
+            for name, count in self.counts.items()
+            if count and name not in told
+        ]
+        line = f"pairs: {', '.join(sizes)}"
+        return f"{line}; left out: {', '.join(left_out)}" if left_out else line
+
     def warnings(self) -> list[str]:
         """Returns the notes, and a line for each held-out set that has pairs of another."""
         sizes = dict(

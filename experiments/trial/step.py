@@ -64,7 +64,6 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     # Keyed by the step's number, so that a resumed run draws what it would have drawn.
     key = jax.random.fold_in(jax.random.wrap_key_data(hyper.key), state.step)
     keys = keys_of_rows(key, row)
-    trainable = dict(params=state.params, positions=state.positions)
     gradients, loss, nll = summed_gradients(program, state, hyper, batch, keys)
     tokens = program.objective.scored(batch).sum().astype(jnp.float32)
     gradients, loss, nll, tokens = jax.lax.psum((gradients, loss, nll, tokens), AXIS)
@@ -74,22 +73,7 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
     grad_norm = optax.tree.norm(gradients) / tokens
     # After the sum: devices have different numbers of scored tokens.
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
-    recipe = program.recipe
-    rate = optim.learning_rate_at(
-        recipe, hyper.recipe, state.step + 1, program.model.d_model
-    )
-    before = trainable
-    trainable, moments = optim.update(
-        recipe, hyper.recipe, rate, gradients, state.moments, before
-    )
-    # Optimizers move what has no gradient too, by weight decay. So trials with fixed and
-    # with learned tables are lanes of one program.
-    trainable["positions"] = _of_tables(
-        hyper,
-        lambda is_trained, new, old: jnp.where(is_trained > 0, new, old),
-        trainable["positions"],
-        before["positions"],
-    )
+    trainable, moments, rate = _updated(program, state, hyper, gradients)
     metrics = dict(
         loss=loss / tokens,
         nll=nll / tokens,
@@ -101,13 +85,38 @@ def train_step(program: Program, state: State, hyper: Hyper, batch: Batch):
         # The step counts all the same, and the moving average has these parameters once
         # more, as its formula says.
         choose = functools.partial(jnp.where, is_finite(metrics, jnp))
-        trainable = jax.tree.map(choose, trainable, before)
+        trainable = jax.tree.map(choose, trainable, _trainable(state))
         moments = jax.tree.map(choose, moments, state.moments)
     ema = ()
     if state.ema:
         ema = moving_average(state.ema, trainable, hyper.ema, state.step + 1)
     state = state._replace(step=state.step + 1, **trainable, moments=moments, ema=ema)
     return state, metrics
+
+
+def _trainable(state):
+    return dict(params=state.params, positions=state.positions)
+
+
+def _updated(program, state, hyper, gradients):
+    """Returns what is trained after an update, the optimizer's moments, and the learning rate."""
+    recipe = program.recipe
+    rate = optim.learning_rate_at(
+        recipe, hyper.recipe, state.step + 1, program.model.d_model
+    )
+    before = _trainable(state)
+    trainable, moments = optim.update(
+        recipe, hyper.recipe, rate, gradients, state.moments, before
+    )
+    # Optimizers move what has no gradient too, by weight decay. So trials with fixed and
+    # with learned tables are lanes of one program.
+    trainable["positions"] = _of_tables(
+        hyper,
+        lambda is_trained, new, old: jnp.where(is_trained > 0, new, old),
+        trainable["positions"],
+        before["positions"],
+    )
+    return trainable, moments, rate
 
 
 def _of_tables(hyper, function, *tables):
@@ -130,7 +139,7 @@ def summed_gradients(program, state, hyper, batch, keys):
 
     They are float32. A batch is split into program.accumulate parts, one after another.
     """
-    trainable = dict(params=state.params, positions=state.positions)
+    trainable = _trainable(state)
     # Cast once a step, not at every use; gradients of parts are summed in float32 even so.
     light = jax.tree.map(lambda x: x.astype(program.precision), trainable)
     objective = program.objective

@@ -23,15 +23,17 @@ def test_scores_at_the_end_say_how_they_were_made(train):
     """Greedy scores of the same weights on fewer sentences stand some lines above."""
     scores = dict(perplexity=18.4, bleu=10.54)
     result = fakes.finished(18.4, 10.54) | {
-        "beside": {"raw": dict(validation=scores, test=dict(bleu=10.5))}
+        "beside": {
+            "raw": dict(validation=scores, test=dict(bleu=10.5, exact_match=0.9))
+        }
     }
     settings = tiny.resolve(evaluation__beam=4)
     last, beside = train.ending(settings, tiny.corpus(), result, METRICS)
     assert last.startswith("\ntest, beam 4 on 12 sentences: BLEU 10.5  chrF 95.0")
     assert "; validation perplexity 18.400; 241,664 parameters" in last
     assert beside == (
-        "raw       validation, beam 4 on 12 sentences: perplexity 18.4  bleu 10.54  "
-        "test, beam 4 on 12 sentences: bleu 10.5"
+        "raw       validation, beam 4 on 12 sentences: perplexity 18.400  BLEU 10.5  "
+        "test, beam 4 on 12 sentences: BLEU 10.5  exact match 90.0%"
     )
 
 

@@ -97,6 +97,9 @@ def test_all_that_can_be_used_is_there_in_order_and_the_rest_is_counted(
         test_empty=0,
         train_too_long=1,
     )
+    assert dataset.sizes() == (
+        "pairs: train 298, validation 7, test 5; left out: train empty 2, train too long 1"
+    )
     assert (
         dataset.validation.text.source == (folder / "val.en").read_text().splitlines()
     )
