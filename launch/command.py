@@ -392,10 +392,7 @@ def _message_of_disk(error):
         workdir = workdir[0]
     where = os.fsdecode(error.filename or workdir or os.getcwd())
     remedy = DISK.get(error.errno, "choose another place")
-    return (
-        f"{shortened(where)}: {error.strerror}; {remedy}, "
-        "and the same command goes on from here"
-    )
+    return f"{shortened(where)}: {error.strerror}; {remedy}, and give the command again"
 
 
 def _parse(arguments, required=(), unless=MappingProxyType({}), takes_words=False):

@@ -343,7 +343,7 @@ def test_what_cannot_be_written_is_one_line():
     done = call("train", f"--config={CONFIG}", "--workdir=/sys/nowhere")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("error: /sys/nowhere: ")
-    assert done.stderr.endswith("and the same command goes on from here\n")
+    assert done.stderr.endswith("and give the command again\n")
 
 
 @pytest.mark.ci
