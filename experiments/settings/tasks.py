@@ -5,6 +5,7 @@
 """
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 from experiments.objectives import Answer, Label, Objective, Write
@@ -698,6 +699,7 @@ TASKS = {
 """The tasks by name."""
 
 
+@functools.cache
 def numbered(letter: str, count: int) -> tuple[str, ...]:
     """Returns the symbols letter0, letter1, and so on."""
     return tuple(f"{letter}{i}" for i in range(count))

@@ -12,6 +12,7 @@ Text i of a split depends on data.corpus_seed, the split and i alone, so that sp
 draws, and more texts begin with the same ones.
 """
 
+import bisect
 import functools
 import heapq
 import itertools
@@ -59,12 +60,12 @@ def recall(rng: random.Random, data, split: str) -> Text:
     of the text's keys, of which few symbols would have many that mislead.
     """
     length = data.lengths[split]
-    keys = rng.sample(data.keys, data.key_values)
+    numbers = rng.sample(range(len(data.keys)), data.key_values)
+    keys = [data.keys[number] for number in numbers]
     values = rng.sample(data.values, data.key_values)
     begin = 2 * data.key_values
     symbols = list(itertools.chain(*zip(keys, values, strict=True)))
-    others = [symbol for symbol in data.alphabet if symbol not in keys]
-    symbols += rng.choices(others, k=length - begin)
+    symbols += _choices_without(rng, data.alphabet, numbers, length - begin)
     places = _without_replacement(
         rng, (length - begin) // 2, data.power, data.key_values
     )
@@ -603,6 +604,14 @@ def _without_replacement(rng, places, power, count):
         for place in range(places)
     ]
     return heapq.nlargest(count, range(places), key=keys.__getitem__)
+
+
+def _choices_without(rng, symbols, places, count):
+    """Draws `count` symbols with replacement, none of those at `places`."""
+    # So many of the others stand before each; of thousands of symbols no list is made.
+    before = [place - i for i, place in enumerate(sorted(places))]
+    drawn = rng.choices(range(len(symbols) - len(places)), k=count)
+    return [symbols[number + bisect.bisect_right(before, number)] for number in drawn]
 
 
 @functools.cache
