@@ -15,7 +15,7 @@ import attn.io
 from attn import sample
 from experiments.data.batches import Encoded
 from experiments.data.corpora import Pairs
-from experiments.data.lines import as_line
+from experiments.data.lines import as_text
 from experiments.data.vocabulary import BOS, EOS, Labels, Vocabulary, digest
 from experiments.errors import WorkdirError
 from experiments.evaluation.answers import choose, choose_batch
@@ -57,7 +57,7 @@ class TrainedModel(NamedTuple):
 
     def sources(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Returns the tokens of each line; one too long for the model is cut, with a warning."""
-        sources = self.vocabulary.encode(as_line(line).strip() for line in lines)
+        sources = self.vocabulary.encode(as_text(line) for line in lines)
         # The end mark takes one place.
         max_length = self.program.length - 1
         for number, source in enumerate(sources, start=1):
@@ -73,7 +73,9 @@ class TrainedModel(NamedTuple):
         """Returns a line on characters that the vocabulary lacks, which are spelled in bytes; ""
         where it has all."""
         found = {}
-        for number, ids in enumerate(self.vocabulary.encode(lines), start=1):
+        for number, ids in enumerate(
+            self.vocabulary.encode(map(as_text, lines)), start=1
+        ):
             for character in sorted(self.vocabulary.spelled(ids)):
                 found.setdefault(character, number)
         if not found:
@@ -214,9 +216,7 @@ class Translator:
 
     def _prefix_tokens(self, prefix):
         max_length = self._model.settings.evaluation.max_length
-        tokens = tuple(
-            self._model.vocabulary.encode([as_line(prefix).strip()])[0].tolist()
-        )
+        tokens = tuple(self._model.vocabulary.encode([as_text(prefix)])[0].tolist())
         if len(tokens) >= max_length:
             raise WorkdirError(
                 f"the prefix has {len(tokens)} tokens; a translation has at most "
@@ -317,7 +317,7 @@ class Sampler:
         """
         settings, vocabulary, program, *_ = self._model
         max_length = max_length or settings.evaluation.max_length
-        (tokens,) = vocabulary.encode([as_line(beginning).strip()])
+        (tokens,) = vocabulary.encode([as_text(beginning)])
         if max_length > program.length:
             raise WorkdirError(
                 f"{max_length} tokens are more than the {program.length} that this model "

@@ -4,14 +4,16 @@ S texts, k numbers that a text contributes, R resampled sets of texts.
 """
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.data import corpora
 from experiments.data.batches import Encoded
-from experiments.data.lines import as_line
+from experiments.data.lines import as_text
 from experiments.data.vocabulary import Labels
 from experiments.errors import UserError
 from experiments.evaluation.evaluator import metrics_of
@@ -110,9 +112,10 @@ def score(
       UserError: references that are missing, too many or unknown labels, no texts, or a
         model whose answers stand in places. And what `load_model` raises.
     """
-    sources = [as_line(text).strip() for text in sources]
+    lines = sources
+    sources = [as_text(text) for text in sources]
     if references is not None:
-        references = [as_line(text).strip() for text in references]
+        references = [as_text(text) for text in references]
     model = load_model(workdir)
     objective = model.program.objective
     if not any(sources):
@@ -125,7 +128,7 @@ def score(
     if not objective.writes:
         if references is not None:
             raise UserError(f"{workdir} has a language model: it needs no references")
-        return _language(workdir, model, sources)
+        return _language(workdir, model, lines)
     if references is None:
         raise UserError(f"{workdir} has a model that writes: give it references")
     if len(references) != len(sources):
@@ -143,25 +146,38 @@ def score(
     )
 
 
-def _language(workdir, model, sources) -> Scored:
-    length = model.program.length - 1
-    # Which text each part is of.
-    parts, numbers = [], []
-    for number, ids in enumerate(model.vocabulary.encode(sources)):
-        for start in range(0, max(len(ids), 1), length):
-            parts.append(ids[start : start + length])
-            numbers.append(number)
+def _language(workdir, model, lines) -> Scored:
+    data = model.settings.data
+    source = corpora.class_of(data)
+    texts = [*map(as_text, getattr(source, "texts_of", _each)([*lines], data))]
+    # As in training, where a text goes on in its next part.
+    cuts = getattr(source, "cuts_long_texts", False)
+    length = (data.max_length if cuts else model.program.length) - 1
+    parts_of = [
+        [ids[start : start + length] for start in range(0, max(len(ids), 1), length)]
+        for ids in model.vocabulary.encode(texts)
+    ]
+    if len(texts) < len(lines):
+        # Where lines are one text, each part stands for itself.
+        texts = [*itertools.chain(*map(model.vocabulary.decode_parts, parts_of))]
+        parts_of = [[part] for parts in parts_of for part in parts]
+    parts = [*itertools.chain(*parts_of)]
+    numbers = np.repeat(np.arange(len(texts)), [*map(len, parts_of)])
     nll, tokens = _losses(model, Encoded(parts, parts))
-    of_texts = functools.partial(np.bincount, numbers, minlength=len(sources))
+    of_texts = functools.partial(np.bincount, numbers, minlength=len(texts))
     nll, tokens = of_texts(weights=nll), of_texts(weights=tokens)
-    characters = BITS_PER_CHARACTER.counts(sources)
+    characters = BITS_PER_CHARACTER.counts(texts)
     tables = {
         PERPLEXITY.key: np.stack([nll, tokens], 1),
         BITS_PER_CHARACTER.key: np.stack([nll, characters], 1),
     }
     metrics = (PERPLEXITY, BITS_PER_CHARACTER)
-    of_model = model.vocabulary.digest, model.unseen(sources)
-    return Scored(workdir, tuple(sources), metrics, tables, {}, tokens, {}, *of_model)
+    of_model = model.vocabulary.digest, model.unseen(lines)
+    return Scored(workdir, tuple(texts), metrics, tables, {}, tokens, {}, *of_model)
+
+
+def _each(lines, data):
+    return lines
 
 
 def _labels(workdir, model, sources, references) -> Scored:
@@ -264,7 +280,9 @@ def differences(ours: Scored, theirs: Scored) -> list[str]:
         difference = ours.score(metric) - theirs.score(metric)
         text = f"{metric.name:20} {metric.amount(difference, '+' + _form(metric)):>10}"
         one, other = ours.draws(metric), theirs.draws(metric)
-        if one is not None and other is not None and (ends := interval(one - other)):
+        if len(ours.lengths) != len(theirs.lengths):
+            text += "  of other parts of the text: no interval"
+        elif one is not None and other is not None and (ends := interval(one - other)):
             text += f"  {_shown(metric, ends, '+')}  {verdict(metric, *ends)}"
         lines.append(text)
     return lines

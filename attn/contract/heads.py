@@ -21,6 +21,7 @@ from attn.contract.common import (
     description,
     in_layers,
     is_a,
+    packed,
     run,
     steps,
 )
@@ -51,6 +52,7 @@ def check_heads(heads: Heads) -> list[Row]:
         # First of those that compute, as what it finds spoils the others.
         "outputs depend on arguments and parameters alone": lambda: _alone(heads),
         f"hidden keys change no output {where}": each(_hidden),
+        f"a text in a packed row is as alone {where}": each(_packed),
         f"its weights are (B, H, N, N) {where}": each(_weights),
         f"its loss, where it has one, is a number a token {where}": each(_loss),
         f"attention to a kept memory equals the full pass {where}": each(_memory),
@@ -88,6 +90,15 @@ def _hidden(heads: Heads, number: int) -> str:
     before, after = (module.apply(variables, y, ctx)[0] for y in (x, other))
     close(after[1], before[1], 1e-6)
     return close(after[0, :seen], before[0, :seen], 1e-6)
+
+
+def _packed(heads: Heads, number: int) -> str:
+    module, variables, _ = _module(heads)
+
+    def mix(x, ctx):
+        return module.apply(variables, x, ctx.replace(layer=number))[0]
+
+    return packed(mix, Mask.causal())
 
 
 def _weights(heads: Heads, number: int) -> str:

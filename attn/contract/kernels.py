@@ -27,6 +27,8 @@ Make = Callable[[Any, int], dict[str, Any]]
 """A function (dtype, h) -> arguments of `attention()`, see above."""
 LONG = 300
 """Queries of two blocks of the kernel blocks."""
+STEP = 1e-5
+"""Of difference quotients in float64."""
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.1}
 """The greatest error, as a share of the greatest number or of 1."""
 
@@ -36,7 +38,9 @@ def checks_of(make: Make, dtypes: Sequence[str], **options: Any) -> dict[str, Ca
     checks = {
         "heads are independent of each other": lambda: _heads(make),
         "heads may share keys and values": lambda: _shared_keys(make),
-        "gradients are finite and equal on every kernel": lambda: _gradients(make),
+        "gradients are finite, the formula's, and equal on every kernel": (
+            lambda: _gradients(make)
+        ),
         "long inputs in blocks equal the reference": lambda: _long(make),
         "tiles of one kernel, pallas, equal the reference": lambda: _tiles(make),
         "the kernel of decoding equals the reference": lambda: _cached(make),
@@ -241,7 +245,29 @@ def _gradients(make: Make) -> str:
             if not jnp.isfinite(b).all():
                 raise ValueError("a gradient is NaN or Inf")
             close(a, b, 1e-8, "gradients of blocks and reference")
-        return f"{len(leaves)} parameters"
+        _differentiate(lambda x: loss(*x, "reference"), (leaves, qkv), exact)
+        reached = "" if exact[len(leaves)].any() else ", and none for the queries"
+        return f"{len(leaves)} parameters{reached}"
+
+
+def _differentiate(loss: Callable, at: Any, gradient: Sequence[Array]) -> None:
+    """Compares a gradient with the difference quotient in a random direction."""
+    leaves, tree = jax.tree.flatten(at)
+    draw = np.random.default_rng(5).normal
+    direction = [jnp.asarray(draw(size=leaf.shape)) for leaf in leaves]
+
+    def along(step):
+        moved = [x + step * d for x, d in zip(leaves, direction, strict=True)]
+        return float(loss(tree.unflatten(moved)))
+
+    # The error of the quotient is about as large by rounding as by the third derivative.
+    quotient = (along(STEP) - along(-STEP)) / (2 * STEP)
+    ours = sum(float((g * d).sum()) for g, d in zip(gradient, direction, strict=True))
+    if not abs(ours - quotient) <= 1e-4 * max(1.0, abs(quotient)):
+        raise ValueError(
+            f"in a random direction the gradient says {ours:.6g}, and the output changes by "
+            f"{quotient:.6g}: is a rule of differentiation wrong, or a gradient stopped?"
+        )
 
 
 def _tiles(make: Make) -> str:

@@ -86,6 +86,11 @@ def hidden(value: Any) -> None:
                 "a weight is NaN or Inf, of a query that sees no key (all its scores are "
                 "−inf): its weights must be 0, so guard the division by their sum"
             )
+        if not jnp.isfinite(value(1000 * s)).all():
+            raise ValueError(
+                "a weight is NaN or Inf where scores are ±1,000: of e^s take the greatest "
+                "score off first"
+            )
         if jnp.where(s == -jnp.inf, weights, 0).any():
             raise ValueError("a key whose score is −inf has a weight that is not 0")
 

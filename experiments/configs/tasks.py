@@ -67,10 +67,11 @@ def sized(config, **changes):
     A row holds one text.
     """
     data = {**config.data.to_dict(), **changes}
-    longest = TASKS[config.data.corpus](**data).max_length
+    sizes = TASKS[config.data.corpus](**data)
     return {
-        "training": {"sequence_length": longest},
-        "evaluation": {"max_length": longest},
+        "training": {"sequence_length": sizes.max_length},
+        # Of data.form=pairs answers may be longer than what is read.
+        "evaluation": {"max_length": sizes.longest, "max_extra": sizes.longest},
     }
 
 

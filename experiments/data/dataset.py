@@ -46,7 +46,7 @@ from experiments.system.files import (
     write_bytes,
 )
 
-FORMAT = 6
+FORMAT = 7
 """Version of the files; it rises whenever the same text would give other files."""
 
 SAMPLE = 1_000_000
@@ -119,9 +119,6 @@ class Dataset(NamedTuple):
 
     def warnings(self) -> list[str]:
         """Returns the notes, and a line for each held-out set that has pairs of another."""
-        sizes = dict(
-            validation=len(self.validation.text.source), test=len(self.test.text.source)
-        )
         lines = [f"warning: {note}" for note in self.notes]
         for split, other in OVERLAPS:
             if count := self.counts.get(f"{split}_in_{other}", 0):
@@ -132,7 +129,7 @@ class Dataset(NamedTuple):
                         "texts of few symbols come twice by chance, longer ones do not"
                     )
                 lines.append(
-                    f"warning: {count:,} of {sizes[split]:,} {split} pairs are in {other} "
+                    f"warning: {count:,} of {self.counts[split]:,} {split} pairs are in {other} "
                     f"too, and scores on them say nothing of new text: {remedy}"
                 )
         return lines

@@ -42,6 +42,14 @@ def as_line(text: str) -> str:
     return " ".join(filter(None, parts))
 
 
+def as_text(text: str) -> str:
+    """Returns a text on one line, without white space around it.
+
+    So are all texts read that are trained on, translated or scored.
+    """
+    return as_line(text).strip()
+
+
 def fault(text: object) -> str:
     """Returns what keeps a value from being a text; "" for what is one."""
     if isinstance(text, Bad):

@@ -261,12 +261,30 @@ class Vocabulary:
     def decode_parts(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Returns the text of each part of one sentence; together they are the sentence.
 
-        A character whose bytes two parts share is lost to both.
+        A character whose bytes several parts share is in the one in which it begins.
         """
+        ids = self._whole_characters(ids)
         # At a sentence's beginning a blank is no text, but a word's mark.
         blank = self._processor.piece_to_id(BLANK)
         before = [] if blank == UNK else [blank]
         return self.decode([*ids[:1], *([*before, *part] for part in ids[1:])])
+
+    def _whole_characters(self, ids):
+        """Returns parts in which no character is parted."""
+        parts = []
+        # The last part with a token, as a part may be bytes that go on alone.
+        last = []
+        for part in ids:
+            rest = list(part)
+            goes_on = list(itertools.takewhile(self._goes_on, rest))
+            last += goes_on
+            parts.append(rest[len(goes_on) :])
+            last = parts[-1] or last
+        return parts
+
+    def _goes_on(self, i):
+        """Returns whether token i is a byte that goes on a character, as <0x80> to <0xBF>."""
+        return self.is_byte(i) and self._processor.id_to_piece(i)[3] in "89AB"
 
     def is_byte(self, i: int) -> bool:
         """Returns whether token i is one byte of a character that has no token."""

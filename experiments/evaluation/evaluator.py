@@ -426,11 +426,30 @@ class Evaluator:
 
 
 def score_notes(settings: Settings, prepared: Dataset) -> dict[str, str]:
-    """Returns the notes on the test scores of this text, by metric."""
+    """Returns the notes on the test scores of this text, by metric or setting."""
     if not settings.objective.writes:
         return {}
     references = prepared.test.text.target
-    return notes(references, _tokens_of(settings), metrics_of(settings))
+    found = notes(references, _tokens_of(settings), metrics_of(settings))
+    if settings.objective.searches and (note := _limit_note(settings, prepared)):
+        found |= {"max_length": note}
+    return found
+
+
+def _limit_note(settings, prepared):
+    """Says how many references are longer than a translation may be; "" where none is."""
+    e = settings.evaluation
+    sources, targets = (
+        np.array([len(ids) + 1 for ids in side]) for side in prepared.test.ids
+    )
+    too_long = targets > np.minimum(sources + e.max_extra, e.max_length)
+    if not too_long.any():
+        return ""
+    return (
+        f"{too_long.sum():,} of {len(targets):,} references of the test are longer than a "
+        f"translation may be, by evaluation.max_length={e.max_length} and "
+        f".max_extra={e.max_extra}: the longest has {targets.max()} tokens"
+    )
 
 
 def _attention_batch(trial):

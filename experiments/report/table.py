@@ -327,8 +327,9 @@ def _score_notes(results):
     for trial in results.with_status("finished"):
         of_trial = trial.result.get("notes")
         if isinstance(of_trial, dict):
-            found |= {(m.key, of_trial.get(m.key)): None for m in results.metrics}
-    return [one_line(note) for _, note in found if isinstance(note, str)]
+            notes = (note for note in of_trial.values() if isinstance(note, str))
+            found |= dict.fromkeys(map(one_line, notes))
+    return list(found)
 
 
 def _difference_notes(rows, has_papers):

@@ -24,6 +24,11 @@ class Data:
     vocabulary_size: ClassVar[int]
     max_length: ClassVar[int]
 
+    @property
+    def longest(self) -> int:
+        """The most tokens of a text of any split, end mark included, as far as it is known."""
+        return self.max_length
+
     def check(self) -> None:
         """Raises SettingsError for settings that contradict each other."""
 

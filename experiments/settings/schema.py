@@ -329,7 +329,7 @@ class Settings:
         )
         require(
             # A source is no longer than a row, and section 6.1 allows 50 tokens more.
-            translation <= length + 50,
+            translation <= max(length, self.data.longest) + 50,
             f"evaluation.max_length={translation} exceeds "
             f"training.sequence_length={length} + 50",
         )

@@ -60,6 +60,10 @@ class TaskData(Data):
         """The most tokens of a text of training, end mark included."""
         return self.symbols_of(self.length) + 1
 
+    @property
+    def longest(self) -> int:
+        return self.symbols_of(max(self.lengths.values())) + 1
+
     def symbols_of(self, length: int) -> int:
         """Returns the most symbols that a text of a length has."""
         return length
@@ -319,6 +323,8 @@ class CopyData(TaskPairsData):
     length: int = fields.at_least(1, 16, LONGEST)
     """The most symbols to copy, reverse or sort in training and validation, where all lengths
     from 1 on are as likely; at most 1023."""
+    test_length: int = fields.at_least(0, 0, LONGEST)
+    """The same in the test; 0 for that of training."""
     symbols: int = fields.at_least(1, 16, 2**16)
     """Symbols that may be copied."""
 
@@ -363,7 +369,9 @@ class WordsData(TaskPairsData):
 
     @property
     def chance(self) -> float:
-        return 1 / GROUPS[self.group]
+        # These generators lead from one half of the group to the other with each letter.
+        halves = self.letters == "generators" and self.group in ("s4", "z60")
+        return (2 if halves else 1) / GROUPS[self.group]
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -595,7 +603,8 @@ class LettersData(TaskPairsData):
 
     @property
     def chance(self) -> float:
-        return 1 / self.symbols
+        # One of the two letters that are named, which the block has, and more by chance.
+        return (1 + (self.block - 2) / self.symbols) / self.block
 
     def symbols_of(self, length: int) -> int:
         return length // (self.block + 1) * (self.block + 1) + 3 + self.block
@@ -610,7 +619,7 @@ class LettersData(TaskPairsData):
 
 
 @dataclasses.dataclass(frozen=True)
-class StacksData(TaskPairsData):
+class StacksData(TaskData):
     """Holds the settings of several stacks."""
 
     corpus: str = fields.one_of(("stacks",), "stacks")
@@ -644,6 +653,8 @@ class ListOpsData(TaskData):
     corpus: str = fields.one_of(("listops",), "listops")
     length: int = fields.at_least(4, 48, LONGEST)
     """The most symbols of a text; 2000 in the Long Range Arena."""
+    test_length: int = fields.at_least(0, 0, LONGEST)
+    """The same in the test; 0 for that of training."""
     shortest: int = fields.at_least(4, 8, LONGEST)
     """The fewest symbols of a text; 500 in the Long Range Arena."""
     depth: int = fields.at_least(1, 10, 100)
@@ -672,6 +683,15 @@ class ListOpsData(TaskData):
             self.shortest <= shortest,
             f"data.shortest={self.shortest} must be at most data.length={self.length} and "
             f"data.test_length={self.test_length}",
+        )
+        longest = 1
+        for _ in range(self.depth):
+            # A name and its bracket, and parts that are lists themselves but at the bottom.
+            longest = min(2 + self.arguments * longest, LONGEST)
+        require(
+            self.shortest <= longest,
+            f"data.shortest={self.shortest} must be at most {longest}, the symbols of the "
+            f"longest list of data.depth={self.depth} and data.arguments={self.arguments}",
         )
 
 

@@ -80,14 +80,28 @@ def check_start(workdir: Path, start: StartPoint, prepared: Dataset) -> None:
     """Raises WorkdirError where the other trial has other data, or another vocabulary.
 
     Nothing is written: the directory can still be begun otherwise. One that has checkpoints
-    of its own goes on from these.
+    of its own goes on from these, and must have been begun from that trial.
     """
     if (workdir / FOLDER).exists():
+        _check_begun(workdir, start)
         return
     if start.resume:
         _check_data(Path(start.resume), prepared)
     if start.init_from:
         _check_vocabulary(Path(start.init_from), prepared)
+
+
+def _check_begun(workdir, start):
+    begun = (read_json(workdir / "record.json") or {}).get("begun") or {}
+    for flag in ("resume", "init_from"):
+        given = getattr(start, flag)
+        if given and begun.get(flag) != str(Path(given).absolute()):
+            other = begun.get("resume") or begun.get("init_from")
+            was = f"from {other}" if other else "without another trial"
+            raise WorkdirError(
+                f"{workdir} was begun {was}, and would go on so, not from --{flag}={given}: "
+                f"choose another --workdir, or leave --{flag} out"
+            )
 
 
 def _check_data(workdir, prepared):

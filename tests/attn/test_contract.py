@@ -328,6 +328,69 @@ def test_a_product_that_is_none_is_found():
     assert "is_product, but prepare gives NoProduct" in failure
 
 
+@attn.score
+class Doubled:
+    """A dot product, to whose queries twice the gradient goes."""
+
+    def __call__(self, q, k):
+        q, k = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (q, k))
+        return doubled(q, k)
+
+
+@jax.custom_jvp
+def doubled(q, k):
+    return q @ k.T
+
+
+@doubled.defjvp
+def _doubled_jvp(primals, tangents):
+    (q, k), (d_q, d_k) = primals, tangents
+    return doubled(q, k), 2 * d_q @ k.T + q @ d_k.T
+
+
+@attn.score
+class Stopped:
+    """A dot product without a gradient to queries."""
+
+    def __call__(self, q, k):
+        q, k = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (q, k))
+        return jax.lax.stop_gradient(q) @ k.T
+
+
+@pytest.mark.parametrize("score", [Doubled, Stopped])
+def test_a_gradient_that_is_not_the_formulas_is_found(score):
+    (failure,) = failures(check_score(score, dtypes=[]))
+    assert "the formula's" in failure and "in a random direction" in failure
+
+
+@attn.normaliser
+class Overflowing:
+    """e^s / Σ e^s, whose terms may be Inf."""
+
+    def __call__(self, s):
+        total = jnp.exp(s).sum(-1, keepdims=True)
+        return jnp.exp(s) / jnp.where(total > 0, total, 1.0)
+
+
+def test_weights_that_overflow_are_found():
+    (failure,) = failures(check_normaliser(Overflowing, dtypes=[]))
+    assert "±1,000" in failure
+
+
+class Neighbouring(Heads):
+    """Each value takes half of the one before it in its row, of whichever text that is."""
+
+    def attend(self, params, q, k, v, ctx, **arguments):
+        before = jnp.roll(v, 1, axis=-3).at[..., 0, :, :].set(0.0)
+        return attn.attention(q, k, v + before / 2, **arguments)
+
+
+def test_heads_that_reach_into_another_text_are_found():
+    found = failures(check_heads(Neighbouring()))
+    (packed,) = [row for row in found if row.startswith("a text in a packed row")]
+    assert "differ" in packed
+
+
 def test_a_gradient_that_is_nan_is_found():
     @attn.score
     class Root:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from attn import Context, Mask
+from experiments import scoring
 from experiments.data import corpora, dataset
 from experiments.data.corpora import CorpusError
 from experiments.errors import WorkdirError
-from experiments.evaluation.metrics import BITS_PER_CHARACTER
+from experiments.evaluation.metrics import BITS_PER_CHARACTER, PERPLEXITY
 from experiments.evaluation.perplexity import perplexity, sentence_losses
 from experiments.inference import Sampler, Translator
 from experiments.report.trial_files import read_results
@@ -173,6 +174,36 @@ def test_blocks_of_a_long_text_make_no_difference(folder, monkeypatch, lines):
         assert parts == whole
     for part, one in zip(parts, whole, strict=True):
         assert "↵".join(part) == "↵".join(one)
+
+
+@pytest.mark.parametrize("lines", ["texts", "stream"])
+def test_scored_on_its_own_file_it_has_the_scores_of_training(tmp_path, lines):
+    """With blanks around lines, and characters that are spelled in bytes and cut between these."""
+    held_out = [f"  {line} 漢字{'é' * (i % 9)} " for i, line in enumerate(LINES[:30])]
+    (tmp_path / "all.txt").write_text("\n".join([*LINES, *held_out]), "utf-8")
+    own = settings(tmp_path, data__lines=lines, data__heldout=30, data__max_length=10)
+    corpus = dataset.prepare(own.data)
+    result = loop.run(own, corpus, tmp_path / "run")
+    text = "".join(corpus.test.text.target)
+    end = "↵" if lines == "stream" else ""
+    assert "\ufffd" not in text
+    strip = str.lstrip if end else str.strip
+    assert text == strip(
+        "".join((line if end else line.strip()) + end for line in held_out)
+    )
+    scored = scoring.score(tmp_path / "run", held_out)
+    assert scored.score(PERPLEXITY) == pytest.approx(
+        result["test_perplexity"], rel=1e-4
+    )
+    bits = scored.score(BITS_PER_CHARACTER)
+    assert bits == pytest.approx(result["test_bits_per_character"], rel=1e-4)
+
+
+def test_lines_that_are_one_text_have_no_mark_of_it(folder, tmp_path):
+    own = settings(folder, data__lines="stream")
+    loop.run(own, dataset.prepare(own.data), tmp_path)
+    with pytest.raises(CorpusError, match=r"^line:2: ↵ is in it"):
+        scoring.score(tmp_path, ["one", "t↵wo"])
 
 
 def test_a_stream_has_no_line_end_of_its_own(tmp_path):

@@ -16,6 +16,7 @@ from experiments.data.batches import Batches
 from experiments.errors import CheckpointError, WorkdirError
 from experiments.inference import Translator
 from experiments.system import checksums
+from experiments.system.files import write_json
 from experiments.system.signals import Interrupted
 from experiments.training import loop, run_dir
 from experiments.training.checkpoints import Checkpoints
@@ -222,9 +223,18 @@ def test_a_longer_trial_is_as_if_it_had_been_so_from_the_first_step_on(
 @pytest.mark.parametrize("name", ["resume", "init_from"])
 def test_a_trial_that_goes_on_needs_the_other_no_more(finished, tmp_path, name):
     gone = StartPoint(**{name: str(tmp_path / "gone")})
-    check_start(finished[0], gone, tiny.corpus())
+    begun = tmp_path / "begun"
+    shutil.copytree(finished[0], begun)
+    record = json.loads((begun / "record.json").read_text())
+    write_json(begun / "record.json", record | {"begun": {name: getattr(gone, name)}})
+    check_start(begun, gone, tiny.corpus())
     with pytest.raises(WorkdirError, match="gone holds no trained model"):
         check_start(tmp_path / "new", gone, tiny.corpus())
+    # One that was begun otherwise goes on otherwise, so that the flag would be of no effect.
+    with pytest.raises(WorkdirError, match="without another trial, and would go on so"):
+        check_start(finished[0], gone, tiny.corpus())
+    with pytest.raises(WorkdirError, match=f"was begun from {gone[0] or gone[1]}, and"):
+        check_start(begun, StartPoint(**{name: "another"}), tiny.corpus())
 
 
 def test_an_unfinished_trial_may_get_more_steps(tmp_path):

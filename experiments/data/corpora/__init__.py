@@ -46,6 +46,8 @@ class Source(Protocol):
 
       cuts_long_texts: a class attribute; True for text without translations, the same on
         both sides, whose lines are cut into parts of data.max_length tokens.
+      texts_of(lines, data): a static method that returns the texts which lines of a file are;
+        where there is none, each is one.
       objective: a class attribute, what is asked of a model: the name of one of
         `experiments.objectives`, or a custom one's class; "translate" where there is none.
         With "answer" the target has as many words as the source, each the answer that is
@@ -110,5 +112,12 @@ def source_of(data: Data) -> Source:
     """
     if isinstance(data, OutsideData):
         return data.source_choice.make(data)
+    return class_of(data)(data)
+
+
+def class_of(data: Data) -> type[Source]:
+    """Returns the class that reads a corpus."""
+    if isinstance(data, OutsideData):
+        return data.source_choice.cls
     module = MODULES.get(data.corpus, data.corpus)
-    return importlib.import_module(f"experiments.data.corpora.{module}").Source(data)
+    return importlib.import_module(f"experiments.data.corpora.{module}").Source

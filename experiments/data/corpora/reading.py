@@ -7,7 +7,7 @@ import collections
 from collections.abc import Iterator
 
 from experiments.data.corpora import SPLITS, CorpusError, Pairs, Source
-from experiments.data.lines import Bad, as_line, fault
+from experiments.data.lines import Bad, as_text, fault
 from experiments.objectives import NOTHING
 from experiments.settings import Data
 from experiments.settings.fields import shown
@@ -109,11 +109,8 @@ class Texts:
             for i, pair in enumerate(zip(*pairs, strict=True), start=before):
                 bad = self._bad(pair)
                 if bad is None:
-                    good.source.append(as_line(pair[0]))
-                    target = as_line(pair[1])
-                    # White space around it would make a label another one.
-                    is_label = self._targets == "labels"
-                    good.target.append(target.strip() if is_label else target)
+                    good.source.append(as_text(pair[0]))
+                    good.target.append(as_text(pair[1]))
                     continue
                 numbers.append(i)
                 if len(named) < NAMED:

@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from experiments.data.corpora import BLOCK, Pairs
+from experiments.data.corpora import BLOCK, CorpusError, Pairs
 from experiments.data.corpora import chomsky as hierarchy
 from experiments.data.corpora import scan as commands
 from experiments.objectives import NOTHING
@@ -30,6 +30,8 @@ from experiments.settings import TaskData
 
 VERSION = 1
 """Version of the generators; it rises whenever equal settings would give other texts."""
+TRIES = 100_000
+"""Lists of ListOps that are drawn for one of the length that is asked for."""
 
 
 class Answer(NamedTuple):
@@ -420,12 +422,16 @@ def listops(rng: random.Random, data, split: str) -> Text:
     data.depth.
     """
     longest = data.lengths[split]
-    while True:
+    for _ in range(TRIES):
         symbols: list[str] = []
         value = _add_list(symbols, rng, data.depth, data.arguments, longest)
         if data.shortest <= len(symbols) <= longest:
             last = len(symbols) - 1
             return Text(symbols, {last: Answer(str(value), last)}, len(symbols))
+    raise CorpusError(
+        f"of {TRIES:,} lists of data.depth={data.depth} and data.arguments={data.arguments} "
+        f"none has data.shortest={data.shortest} to {longest} symbols: lower data.shortest"
+    )
 
 
 GENERATORS: dict[str, Callable[[random.Random, TaskData, str], Text]] = {

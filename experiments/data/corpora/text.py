@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.data.corpora import SPLITS, CorpusError, Pairs
+from experiments.data.corpora import BLOCK, SPLITS, CorpusError, Pairs
 from experiments.data.corpora.parallel import blocks, find, fingerprint
 from experiments.data.lines import Bad
 from experiments.settings import TextData
@@ -46,6 +46,23 @@ class Source:
             self._paths[split] = find(directory, name, NAMES)
         self._is_stream = data.lines == "stream"
         self._heldout = data.heldout if len(set(self._paths.values())) == 1 else 0
+
+    @staticmethod
+    def texts_of(lines: list[str], data: TextData) -> list[str]:
+        """Returns the texts that a file's lines are: each, or with data.lines=stream all in one.
+
+        Raises:
+          CorpusError: a line has LINE_END in it, where lines are one text.
+        """
+        if data.lines != "stream":
+            return lines
+        texts = []
+        for first in range(0, len(lines), BLOCK):
+            texts += _joined(lines[first : first + BLOCK], ("line", first))
+        for text in texts:
+            if isinstance(text, Bad):
+                raise CorpusError(f"{text.place}: {text.why}")
+        return texts
 
     def fingerprint(self) -> str:
         """Returns a hash of all files and of how they are read."""

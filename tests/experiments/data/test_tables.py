@@ -170,7 +170,7 @@ def test_bad_rows_of_csv_take_no_others_with_them(folder, text, kept, bad):
 
 
 def test_a_field_may_be_longer_than_pythons_limit(folder):
-    long = "long " * 40_000
+    long = ("long " * 40_000).strip()
     assert rows(folder, f'"{long}",b\n')[0] == [(long, "b")]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from experiments.data import corpora, dataset
+from experiments.data.corpora import CorpusError, tasks
 from experiments.data.corpora import scan as scan_commands
-from experiments.data.corpora import tasks
 from experiments.objectives import NOTHING, NOTHING_ID, Answer
 from experiments.settings import TASKS, SettingsError, default_config, override, resolve
 from experiments.settings.tasks import SCAN_CUTOFFS
@@ -455,14 +455,19 @@ def test_a_symbol_is_a_token_and_lengths_are_as_the_settings_say(task):
 )
 def test_pairs_have_what_is_read_and_the_answers(task):
     labelled = read(source_of(task), "test")
+    shown = []
     for (symbols, labels), (prompt, answers) in zip(
         labelled, read(source_of(task, form="pairs"), "test"), strict=True
     ):
         assert answers == [label for label in labels if label != NOTHING]
         assert prompt == symbols[: len(prompt)]
+        # What is read does not go on with the answer where one is asked.
+        asked = zip(labels, prompt[1:], strict=False)
+        shown += [label == after for label, after in asked if label != NOTHING]
         # What is left holds answers alone, or places for more.
         left = symbols[len(prompt) :]
         assert len(left) in (0, len(answers)) or set(left) == {">"}
+    assert not shown or sum(shown) < 0.9 * len(shown)
 
 
 @pytest.mark.parametrize(
@@ -587,6 +592,32 @@ def test_a_task_from_outside(tmp_path):
         assert (labels > NOTHING_ID).tolist() == [False] * 8 + [True]
 
 
+@pytest.mark.parametrize("group", ["s4", "z60", "a5", "s3"])
+def test_chance_of_words_of_generators_knows_in_which_half_they_are(group):
+    """Of long words each element of a half is as likely, or each of the group."""
+    table = np.array(tasks.multiplication_table(group))
+    letters = tasks.GENERATING[group]
+    likely = np.eye(len(table))[0]
+    for _ in range(6000):
+        after = np.zeros(len(table))
+        for letter in letters:
+            np.add.at(after, table[:, letter], likely / len(letters))
+        likely = after
+    data = data_of("words", group=group, letters="generators")
+    assert likely.max() == pytest.approx(data.chance, rel=1e-3)
+
+
+def test_listops_that_no_list_is_long_enough_for_are_refused(monkeypatch):
+    with pytest.raises(
+        SettingsError, match="must be at most 6, the symbols of the longest"
+    ):
+        data_of("listops", depth=1, arguments=4).check()
+    monkeypatch.setattr(tasks, "TRIES", 5)
+    rare = data_of("listops", shortest=21, length=21)
+    with pytest.raises(CorpusError, match=r"lower data\.shortest"):
+        list(tasks.Source(rare).texts("train"))
+
+
 def test_texts_that_come_twice_are_named():
     prepared = dataset.prepare(data_of("copy", symbols=1))
     (line, *_) = prepared.warnings()
@@ -608,11 +639,14 @@ def test_chance_is_what_a_guess_among_possible_answers_reaches(task):
     rng = random.Random(0)
     right = []
     for text, answers in zip(texts, asked, strict=True):
-        # Of recall the text's own values, and of hops its nodes; elsewhere a guess knows
-        # nothing of the text.
+        # Of recall the text's own values, of hops its nodes, of letters the two that are
+        # named; elsewhere a guess knows nothing of the text.
         among = answers if task == "recall" else possible
         if task == "hops":
             among = text.symbols[: 2 * data.nodes : 2]
+        elif task == "letters":
+            mark = text.symbols.index("#")
+            among = text.symbols[mark + 1 : mark + 3]
         right += [rng.choice(among) == answer for answer in answers]
     spread = (data.chance * (1 - data.chance) / len(right)) ** 0.5
     assert abs(sum(right) / len(right) - data.chance) < 4 * spread
