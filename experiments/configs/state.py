@@ -3,7 +3,8 @@
     python -m launch.sweep --config=experiments/configs/state.py:words \
       --sweep=systems,layers --seeds=3 --workdir=runs/state-words
     python -m launch.sweep --config=experiments/configs/state.py:words \
-      --sweep=systems,task --seeds=2 --workdir=runs/state-groups
+      --sweep=systems,task --base=decoder_mixing=attention --within=group --seeds=3 \
+      --workdir=runs/state-groups
     python -m launch.sweep --config=experiments/configs/state.py:flipflop --sweep=systems \
       --seeds=3 --workdir=runs/state-flipflop
 
