@@ -119,6 +119,11 @@ def next_seeds(
     is_complete = plan.seeds == tuple(seeds)
     set_looks(workdir, plan.looks if is_complete else plan.looks - 1, aim.interest)
     if is_complete:
+        print_line(
+            console,
+            f"after {SEEDS[plan.looks - 1]} seeds: no row is left that the rest of the "
+            "budget may decide",
+        )
         return None
     more = sum(plan.seeds) - sum(seeds)
     growing = sum(new > old for new, old in zip(plan.seeds, seeds, strict=True))

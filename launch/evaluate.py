@@ -51,6 +51,9 @@ def main():
 
     sources = read("source", _SOURCE.value)
     references = read("reference", _REFERENCE.value) if _REFERENCE.value else None
+    if _TO.value:
+        # A place that cannot be written to is known before minutes of scoring.
+        Path(_TO.value).mkdir(parents=True, exist_ok=True)
     machine.use_compile_cache()
     command.load_outside(_OUTSIDE.value)
     options = dict(beam=_BEAM.value, alpha=_ALPHA.value)
@@ -69,7 +72,6 @@ def main():
             print(f"  {line}")
     if _TO.value:
         directory = Path(_TO.value)
-        directory.mkdir(parents=True, exist_ok=True)
         texts = "".join(as_line(text) + "\n" for text in found[0].texts)
         (directory / "translations.txt").write_text(texts, "utf-8")
         record = json.dumps(scoring.as_json(found), indent=1, ensure_ascii=False)

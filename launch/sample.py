@@ -28,7 +28,11 @@ _COUNT = flags.DEFINE_integer(
 )
 _BEGINNING = flags.DEFINE_string("beginning", "", "What every text begins with")
 _SEED = flags.DEFINE_integer(
-    "seed", 0, "Of all chance: the same seed writes the same", lower_bound=0
+    "seed",
+    0,
+    "Of all chance: the same seed writes the same",
+    lower_bound=0,
+    upper_bound=2**63 - 1,
 )
 _MOST = flags.DEFINE_integer(
     "most",
@@ -37,10 +41,21 @@ _MOST = flags.DEFINE_integer(
     lower_bound=1,
 )
 _TEMPERATURE = flags.DEFINE_float(
-    "temperature", 1.0, "0 for the likeliest token always", lower_bound=0
+    "temperature",
+    1.0,
+    "0 for the likeliest token always",
+    lower_bound=0,
+    upper_bound=1e6,
+)
+flags.register_validator(
+    "temperature", lambda value: value == value, "a number, not NaN"
 )
 _TOP_K = flags.DEFINE_integer(
-    "top_k", 0, "Number of likeliest tokens to draw from; 0 for all", lower_bound=0
+    "top_k",
+    0,
+    "Number of likeliest tokens to draw from; 0 for all",
+    lower_bound=0,
+    upper_bound=2**31 - 1,
 )
 _TOP_P = flags.DEFINE_float(
     "top_p",

@@ -14,8 +14,8 @@ says how many trials of it fit.
 python -m launch.sweep --config=experiments/configs/quick.py --sweep=table --seeds=auto
 --budget=80 --interest=bleu:0.5 --workdir=runs/auto
 
-gives each row two seeds, and more to those that are undecided, until all are decided or 80
-trials have run (--budget=2h: two hours of training, all trials together).
+gives each row two seeds, and more to those that are undecided, until what is left of 80
+trials can decide none (--budget=2h: two hours of training, all trials together).
 
 python -m launch.sweep --config=experiments/configs/quick.py --sweep=table --seeds=3
 --tune=training.learning_rate:0.2,0.35,0.7 --workdir=runs/tuned

@@ -19,9 +19,13 @@ A language model of two layers, width 64; read exact match.
 
 from attn import POSITIONS
 from experiments.configs import tasks
+from experiments.settings.tasks import SCAN_CUTOFFS
 
 
 def get_config(cutoff="26"):
+    if cutoff not in map(str, SCAN_CUTOFFS):
+        known = ", ".join(map(str, SCAN_CUTOFFS))
+        raise ValueError(f"unknown cutoff {cutoff!r}; known: {known}")
     config = tasks.get_config("scan")
     config.data.update(split="length", cutoff=int(cutoff), pairs=60_000)
     config.training.update(

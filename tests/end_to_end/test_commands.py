@@ -339,6 +339,24 @@ def test_flags_are_read_before_jax_is_imported(name):
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
 
 
+@pytest.mark.parametrize(
+    "flag", ["temperature=nan", "top_k=99999999999", f"seed={2**63}"]
+)
+def test_numbers_that_nothing_is_drawn_by_are_refused(flag):
+    done = call("sample", "--workdir=/nowhere", f"--{flag}")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert (
+        flag.partition("=")[0] in done.stderr and flag.partition("=")[2] in done.stderr
+    )
+
+
+def test_scores_are_not_made_where_they_cannot_be_written(tmp_path):
+    (tmp_path / "lines").write_text("one\n")
+    flags = f"--source={tmp_path}/lines", f"--to={tmp_path}/lines", "--workdir=/nowhere"
+    done = call("evaluate", *flags)
+    assert done.returncode == 2 and "lines: File exists" in done.stderr
+
+
 def test_what_cannot_be_written_is_one_line():
     done = call("train", f"--config={CONFIG}", "--workdir=/sys/nowhere")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
