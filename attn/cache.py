@@ -51,6 +51,26 @@ def kept_visible(
     return for_each_example(one_example, t)(visible, t)
 
 
+def oldest(ctx: Any, entries: int) -> Int[Array, "*b"] | None:
+    """Returns which of so many entries, a ring, is the first of its text.
+
+    None where a cache keeps all entries.
+    """
+    *_, k, whole = ctx.decoding.visible.shape
+    if entries == whole:
+        return None
+    return (jnp.asarray(ctx.decoding.t) + 1) % (entries // k) * k
+
+
+def in_order(x: Array, first: Int[Array, "*b"], axis: int = -1) -> Array:
+    """Returns what stands along an axis from `first` on, and behind it what stands before."""
+
+    def one_example(x, first):
+        return jnp.roll(x, -first, axis)
+
+    return for_each_example(one_example, first)(x, first)
+
+
 def check_keeps_all(ctx: Any, entries: int, why: str) -> None:
     """Raises ValueError where so many entries of a cache, a ring, are less than a whole text."""
     whole = ctx.decoding.visible.shape[-1]

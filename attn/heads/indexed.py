@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from attn.arithmetic import Products
 from attn.attention import attention
+from attn.cache import in_order
 from attn.context import Context
 from attn.functions.top_k import is_in_top
 from attn.heads.base import Heads, Separate
@@ -118,12 +119,18 @@ class IndexedHeads(Heads):
         ctx: Context,
         *,
         visible: Bool[Array, "*B n T"],
+        first: Int[Array, "*t"] | None = None,
         **arguments: Any,
     ) -> Float[Array, "*B N H V"]:
         """Computes the same over cached keys and values."""
         index = self._index(params, q, jnp.moveaxis(k, -1, -3))
-        picked = self._picked(index, visible)[..., 0, :, :]
-        return over_cache(q, k, v, visible=picked, **arguments)
+        if first is None:
+            picked = self._picked(index, visible)[..., 0, :, :]
+            return over_cache(q, k, v, visible=picked, **arguments)
+        # Of tokens with one index the first in the text are picked, not in the ring.
+        index, visible = (in_order(x, first) for x in (index, visible))
+        picked = in_order(self._picked(index, visible)[..., 0, :, :], -first)
+        return over_cache(q, k, v, visible=picked, first=first, **arguments)
 
     def _index(
         self,

@@ -119,6 +119,7 @@ class MultiToken(Heads):
         normaliser: Any,
         bias: Any = None,
         best: bool = False,
+        first: Any = None,
     ) -> tuple[Float[Array, "B N H V"], Array]:
         """Computes the same over cached keys and values; returns what is kept of queries, too.
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from attn.arguments import checked
 from attn.arithmetic import Products
 from attn.attention import attention
+from attn.cache import in_order
 from attn.context import Context
 from attn.heads.base import Heads
 from attn.kernels.cached import from_cached
@@ -66,13 +67,21 @@ class TalkingHeads(Heads):
         ctx: Context,
         *,
         visible: Bool[Array, "*B n T"],
+        bias: Any = None,
         best: bool = False,
+        first: Int[Array, "*t"] | None = None,
         **arguments: Any,
     ) -> Float[Array, "*B N H V"]:
         """Computes the same over cached keys and values."""
+        if first is not None:
+            # Normalisers may depend on the order of keys.
+            k, visible = in_order(k, first), in_order(visible, first)
+            v = in_order(v, first, axis=-2)
+            bias = None if bias is None else in_order(bias, first)
         mask = Mask.dense(visible[..., None, :, :])
         keys = from_cached(k, v)
-        return self.attend(params, q, *keys, ctx, mask=mask, **arguments)
+        arguments |= dict(mask=mask, bias=bias)
+        return self.attend(params, q, *keys, ctx, **arguments)
 
     def products(self, a: "Attention") -> Products:
         """Counts those of a pair with both matrices."""

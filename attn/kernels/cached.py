@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
+from attn.cache import in_order
 from attn.normalisers import softmax_parts
 from attn.pytrees import at_least_float32
 
@@ -26,25 +27,33 @@ def cached(
     visible: Bool[Array, "n M"],
     bias: Float[Array, "m M"] | None = None,
     best: bool = False,
+    first: Int[Array, ""] | None = None,
 ) -> Float[Array, "N V"]:
     """Computes normaliser(score(q, k) + bias) v of one head, n and m = N or 1.
 
     A query that sees nothing gets 0. With `best` the result is the value of the first of
-    the best keys.
+    the best keys. Keys begin at `first`, where that is given, and go on at 0.
     """
     s = score(q, k.T)
     s = s.astype(at_least_float32(s.dtype))
     s = jnp.where(visible, s if bias is None else s + bias, -jnp.inf)
-    if best and s.shape[-1]:
-        is_best = jnp.arange(s.shape[-1])[None] == s.argmax(-1, keepdims=True)
+    is_best = best and bool(s.shape[-1])
+    if not is_best and hasattr(normaliser, "exponents"):
+        _, e, total = softmax_parts(*normaliser.exponents(s))
+        # Divided after the product: V divisions a query in place of M.
+        return ((e.astype(v.dtype) @ v) / total).astype(v.dtype)
+    if first is not None:
+        # Weights may depend on the order of keys, be it for those that are equal alone.
+        s = in_order(s, first)
+    if is_best:
+        of_best = jnp.arange(s.shape[-1])[None] == s.argmax(-1, keepdims=True)
         # All of the weight is the best key's, whatever the normaliser would give it.
-        weights = (is_best & (s != -jnp.inf)).astype(v.dtype)
-        return weights @ v
-    if not hasattr(normaliser, "exponents"):
-        return (normaliser(s).astype(v.dtype) @ v).astype(v.dtype)
-    _, e, total = softmax_parts(*normaliser.exponents(s))
-    # Divided after the product: V divisions a query in place of M.
-    return ((e.astype(v.dtype) @ v) / total).astype(v.dtype)
+        weights = of_best & (s != -jnp.inf)
+    else:
+        weights = normaliser(s)
+    if first is not None:
+        weights = in_order(weights, -first)
+    return (weights.astype(v.dtype) @ v).astype(v.dtype)
 
 
 def over_cache(
@@ -57,18 +66,20 @@ def over_cache(
     visible: Bool[Array, "*B n M"],
     bias: Float[Array, "*b H m M"] | None = None,
     best: bool = False,
+    first: Int[Array, "*t"] | None = None,
 ) -> Float[Array, "*B N H V"]:
     """Computes `cached` for every head of every example.
 
-    A bias with axes before H has all axes of the batch; examples share one without.
+    A bias with axes before H has all axes of the batch; examples share one without. So it
+    is with `first`.
     """
     *batch, _, h, _ = q.shape
     h_kv = k.shape[-3]
 
-    def one_head(q, k, v, values, bias: Any, visible):
+    def one_head(q, k, v, values, bias: Any, visible, first):
         score, normaliser = values
         arguments = dict(score=score, normaliser=normaliser, bias=bias, best=best)
-        return cached(q, k, v, visible=visible, **arguments)
+        return cached(q, k, v, visible=visible, first=first, **arguments)
 
     def for_each_head(leaf):
         return jnp.broadcast_to(leaf, (h, *jnp.shape(leaf)[1:]))
@@ -83,13 +94,14 @@ def over_cache(
     if bias is not None:
         of_bias = 0 if bias.ndim > 3 else None
         bias = in_groups(bias, bias.ndim - 3)
-    mapped = jax.vmap(one_head, in_axes=(0, None, None, 0, 0, None))
-    mapped = jax.vmap(mapped, in_axes=(0, 0, 0, 0, 0, None))
+    of_first = 0 if first is not None and jnp.ndim(first) else None
+    mapped = jax.vmap(one_head, in_axes=(0, None, None, 0, 0, None, None))
+    mapped = jax.vmap(mapped, in_axes=(0, 0, 0, 0, 0, None, None))
     for _ in batch:
         # Score and normaliser have no batch axis: all examples share them.
-        mapped = jax.vmap(mapped, in_axes=(0, 0, 0, None, of_bias, 0))
+        mapped = jax.vmap(mapped, in_axes=(0, 0, 0, None, of_bias, 0, of_first))
     q = in_groups(jnp.moveaxis(q, -2, -3), len(batch))
-    out = mapped(q, k, v, values, bias, visible)
+    out = mapped(q, k, v, values, bias, visible, first)
     out = out.reshape(*batch, h, *out.shape[-2:])
     return jnp.moveaxis(out, -3, -2)
 

@@ -16,7 +16,13 @@ from jaxtyping import Array, Float
 
 from attn.arguments import is_never
 from attn.attention import attention
-from attn.cache import for_each_example, kept_positions, kept_visible, write_entries
+from attn.cache import (
+    for_each_example,
+    kept_positions,
+    kept_visible,
+    oldest,
+    write_entries,
+)
 from attn.context import Context, in_context
 from attn.kernels.cached import as_cached, from_cached, over_cache
 from attn.kernels.latent import matrices_of_kept, over_latents
@@ -153,7 +159,8 @@ class MultiHeadAttention(nn.Module):
         else:
             kept, visible, ctx = self._remember(x, ctx)
             bias = self._bias_of_step(bias, ctx, kept)
-            out, ctx = self._over_kept(q, kept, visible, bias, ctx)
+            first = oldest(ctx, _entries(kept))
+            out, ctx = self._over_kept(q, kept, visible, bias, ctx, first)
         return self._output(out, x), ctx
 
     def empty_cache(self, batch: int, entries: int, dtype: Any):
@@ -331,9 +338,18 @@ class MultiHeadAttention(nn.Module):
         return for_each_example(row, t)(t).repeat(k, axis=-1)[..., None, :]
 
     def _over_kept(
-        self, q: Array, kept: Any, visible: Any, bias: Any, ctx: Context
+        self,
+        q: Array,
+        kept: Any,
+        visible: Any,
+        bias: Any,
+        ctx: Context,
+        first: Any = None,
     ) -> tuple[Array, Context]:
-        """Returns attention over what a cache keeps, keys and values or latents."""
+        """Returns attention over what a cache keeps, keys and values or latents.
+
+        A ring's entries begin at `first`.
+        """
         a = self.config
         options: dict[str, Any] = dict(
             score=in_context(self.score, ctx),
@@ -343,6 +359,8 @@ class MultiHeadAttention(nn.Module):
             # Decoding never samples: it takes the best key.
             best=self.selection != "soft",
         )
+        if first is not None:
+            options |= dict(first=first)
         if a.residual.takes_scores:
             return self._over_kept_scores(q, kept, ctx, **options)
         if a.positions.attend:
@@ -371,13 +389,15 @@ class MultiHeadAttention(nn.Module):
         score: Any,
         normaliser: Any,
         best: bool,
+        first: Any = None,
     ) -> tuple[Array, Context]:
         k, v = from_cached(*kept)
         mask = Mask.dense(visible[:, None])
         arguments = dict(score=score, normaliser=normaliser, mask=mask, bias=bias)
         s = jnp.moveaxis(all_heads(scores_of_head, q, k, v, **arguments), -2, -3)
         s, ctx = self.config.residual.scores(self.of_residual, s, ctx)
-        options = dict(normaliser=normaliser, visible=visible, best=best)
+        options: dict[str, Any] = dict(normaliser=normaliser, visible=visible)
+        options |= dict(best=best, first=first)
         # Without features all scores are 0, and so the bias is what the softmax is of.
         keys = kept[0][..., :0, :]
         return over_cache(

@@ -27,11 +27,13 @@ from attn import (
     Restricted,
     Rotary,
     ScoreResidual,
+    TalkingHeads,
     Transformer,
     ValueResidual,
     config,
     sample,
 )
+from attn.heads.indexed import IndexedHeads
 from attn.masks.near import dense_mask, visible_at
 from attn.nn.norms import Pre
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
@@ -48,6 +50,18 @@ RINGS = [
     dict(positions=T5(8, 20)),
     dict(positions=Forget()),
     dict(residual=ScoreResidual(), N=2),
+    # Weights by the order of keys, be it of those that are equal alone.
+    dict(normaliser="stick_breaking"),
+    dict(normaliser="stick_breaking", decoder_mixing=Restricted(2)),
+    dict(heads=IndexedHeads(k=2, indexers=1, width=4)),
+    pytest.param(
+        dict(heads=TalkingHeads(), normaliser="stick_breaking"), marks=pytest.mark.ci
+    ),
+    pytest.param(
+        dict(residual=ScoreResidual(), N=2, normaliser="stick_breaking"),
+        marks=pytest.mark.ci,
+    ),
+    pytest.param(dict(d_c=4, normaliser="stick_breaking"), marks=pytest.mark.ci),
     pytest.param(dict(positions=Relative(3)), marks=pytest.mark.ci),
     pytest.param(dict(positions=Fire(5)), marks=pytest.mark.ci),
 ]
