@@ -174,7 +174,22 @@ class Attention:
         for name in ("positions", "heads", "residual"):
             with naming(name, getattr(self, name)):
                 getattr(self, name).check(self)
+        self._check_acting()
         drawn(self.score, self.normaliser, self.h, self.d_k + self.d_r)
+
+    def _check_acting(self) -> None:
+        """Raises ValueError for classes whose methods a step would leave out."""
+        for name in ("heads", "residual"):
+            value = getattr(self, name)
+            if value.acts and self.d_c:
+                raise ValueError(
+                    f"{name}={value} read keys or values, and a step has latents in their "
+                    f"place: d_c={self.d_c} must be 0"
+                )
+        if self.heads.acts and self.residual.takes_scores:
+            raise ValueError(
+                f"heads={self.heads} and residual={self.residual} both make weights of scores"
+            )
 
     def check_alone(self) -> None:
         """Raises ValueError as `check` does, but not for a table, which is the model's."""
@@ -267,10 +282,14 @@ class Stacks(Layer):
         """Returns the positions that fill each of the model's tables, by its name."""
         names = {"encoder": "source_positions", "decoder": "target_positions"}
         return {
-            table: self.stack(part)[0].positions
+            table: self.positions_of(part)
             for part, table in names.items()
             if part in self.parts
         }
+
+    def positions_of(self, part: str) -> Positions:
+        """Returns the positions of a stack, of which single layers may have others."""
+        return getattr(self, part).get("positions", self.positions)
 
     def final_norm(self, part: str) -> Norm | None:
         """Returns the norm that follows a stack, which is its last layer's, or None."""
@@ -585,11 +604,25 @@ def _check_changes(part: str, changed: Mapping[str, Any], model: "Stacks") -> No
                 raise ValueError(
                     f"{part}.{name} is no option of the {part} (known: {', '.join(known)})"
                 )
-            if number and name == "positions" and own.is_data and own != NoPositions():
+            if part == "cross" and name == "heads" and own.of_memory() != own:
                 raise ValueError(
-                    f"{part}.{key}.positions={own} fill the table of the whole stack, and "
-                    "not one layer"
+                    f"{part}.{name}={own} read a token's own text, and attention to another "
+                    f"text has heads={own.of_memory()}: leave it out"
                 )
+            if number and name == "positions" and not own.in_layers:
+                _check_none(
+                    f"{part}.{key}.positions={own}", own, model.positions_of(part)
+                )
+
+
+def _check_none(what: str, own: Positions, of_stack: Positions) -> None:
+    """Raises ValueError where positions that are in no layer are asked of one, but none."""
+    if own != NoPositions():
+        raise ValueError(f"{what} fill the table of the whole stack, and not one layer")
+    if not of_stack.in_layers:
+        raise ValueError(
+            f"{what} changes nothing: positions={of_stack} of the stack are in no layer"
+        )
 
 
 def _check_shared(part: str, blocks: tuple[Block, ...]) -> None:

@@ -24,6 +24,7 @@ from attn.kernels.cached import from_cached
 from attn.kernels.reference import all_heads, scores_of_head
 from attn.masks import Mask
 from attn.masks.near import dense_mask
+from attn.random_bits import split_each, typed_key
 from attn.scores import Dot
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ class Pairs(NamedTuple):
         return jnp.einsum("...nc,...mc->...nm", x.astype(self.s.dtype), self.blocks)
 
 
+def _keys_of(dropout_key: Array | None, branches: int) -> list[Array | None]:
+    """Returns a key of each branch's own, of one branch the key itself."""
+    if dropout_key is None or branches == 1:
+        return [dropout_key] * branches
+    keys = split_each(typed_key(dropout_key), branches)
+    return [keys[..., branch] for branch in range(branches)]
+
+
 def _attend(
     q: Array, k: Array, v: Array, scores: Array, shown: Array, **arguments: Any
 ) -> Any:
@@ -72,6 +81,8 @@ class OfBlocks(Heads):
 
     interact: ClassVar[bool] = False
     is_quadratic: ClassVar[bool] = True
+    branches: ClassVar[int] = 1
+    """How many attentions are computed."""
     size: int = 16
 
     def attend(
@@ -134,6 +145,7 @@ class OfBlocks(Heads):
         normaliser: Any,
         mask: Mask,
         bias: Any = None,
+        dropout_key: Array | None = None,
         **arguments: Any,
     ) -> Any:
         """Computes what `attend` does, of texts of at most `length` tokens."""
@@ -151,8 +163,12 @@ class OfBlocks(Heads):
         pairs = Pairs(
             s, visible, back, blocks, own > 0, seen, sums / jnp.maximum(seen, 1)
         )
-        attend = functools.partial(_attend, q, k, v, normaliser=normaliser, **arguments)
-        return self._of_pairs(params, q, k.shape[-2], pairs, attend)
+        arguments |= dict(normaliser=normaliser)
+        attends = [
+            functools.partial(_attend, q, k, v, dropout_key=key, **arguments)
+            for key in _keys_of(dropout_key, self.branches)
+        ]
+        return self._of_pairs(params, q, k.shape[-2], pairs, *attends)
 
     def _of_pairs(
         self,
@@ -160,9 +176,13 @@ class OfBlocks(Heads):
         q: Float[Array, "*B N H K"],
         h_kv: int,
         pairs: "Pairs",
-        attend: Callable,
+        *attends: Callable,
     ) -> Any:
-        """Computes it from the pairs; `attend(scores, shown)` is attention by scores."""
+        """Computes it from the pairs.
+
+        Each of as many `attends` as there are branches is attention by scores, a function
+        (scores, shown), with dropout of its own.
+        """
         raise NotImplementedError
 
     def _of_block(
@@ -209,8 +229,9 @@ class BlockHeads(OfBlocks):
         q: Float[Array, "*B N H K"],
         h_kv: int,
         pairs: Pairs,
-        attend: Callable,
+        *attends: Callable,
     ) -> Any:
+        (attend,) = attends
         # The own block is the first to be picked, however it fits.
         fits = jnp.where(pairs.seen > 0, pairs.means, -jnp.inf)
         chosen = is_in_top(jnp.where(pairs.own, jnp.inf, fits), self.count)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 from attn.arithmetic import Products
 from attn.functions.top_k import is_in_top
 from attn.heads.blocks import OfBlocks, Pairs
+from attn.normalisers import Softmax
 
 if TYPE_CHECKING:
     from attn.config import Attention
@@ -38,6 +39,7 @@ class NativeSparse(OfBlocks):
 
     # Scores, and three times who sees whom and the weights.
     floats_of_pair: ClassVar[float] = 8.0
+    branches: ClassVar[int] = 3
     count: int = 4
     window: int = 32
 
@@ -52,7 +54,7 @@ class NativeSparse(OfBlocks):
         q: Float[Array, "*B N H K"],
         h_kv: int,
         pairs: Pairs,
-        attend: Callable,
+        *attends: Callable,
     ) -> Any:
         is_whole = pairs.seen == self.size
         picked = self._picked(pairs, is_whole, h_kv)
@@ -66,7 +68,7 @@ class NativeSparse(OfBlocks):
 
         def branch(b):
             gate = gates[..., b, None]
-            result = attend(scores[b], pairs.visible & shown[b])
+            result = attends[b](scores[b], pairs.visible & shown[b])
             if not isinstance(result, tuple):
                 return gate * result
             out, weights = result
@@ -92,3 +94,10 @@ class NativeSparse(OfBlocks):
         """Counts those of gates and of two more branches; scores are those of all pairs."""
         of_gates = 3 * a.h * (a.width + a.d_r)
         return Products(query=of_gates, pair=2 * a.h * a.d_v)
+
+    def check(self, a: "Attention") -> None:
+        """Raises ValueError for another normaliser than softmax, too."""
+        super().check(a)
+        if a.normaliser not in ("softmax", Softmax):
+            # Tokens with the mean score of their block are as one key of it by softmax alone.
+            raise ValueError(f"blocks as a whole take softmax, not {a.normaliser}")

@@ -11,21 +11,26 @@ from attn import (
     RESIDUALS,
     Context,
     Differential,
+    Heads,
     LanguageModel,
     Learned,
     Mask,
     NoPositions,
+    Randomised,
     Recurrent,
     Relative,
+    Residual,
     Rotary,
     ScoreResidual,
     Sinusoidal,
     TalkingHeads,
     Transformer,
     ValueResidual,
+    attention,
     config,
 )
 from attn.config import COMBINATIONS, GATES
+from attn.heads.exclusive import Exclusive
 from attn.nn.layers import ACTIVATIONS, EMBEDDINGS
 from attn.nn.norms import Pre
 from attn.scores import SCORES
@@ -33,6 +38,31 @@ from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
 
 SIZES = dict(N=2, d_model=8, d_ff=11, h=2, d_k=6, d_v=4)
 NONE = RESIDUALS["none"]()
+
+
+class Twice(Heads):
+    """Twice what attention gives."""
+
+    interact = False
+
+    def attend(self, params, q, k, v, ctx, **arguments):
+        return 2 * attention(q, k, v, **arguments)
+
+
+class Sum(Residual):
+    """Values as they are."""
+
+    def values(self, params, v, ctx):
+        return v, ctx
+
+
+class SumOfScores(Residual):
+    """Scores as they are."""
+
+    def scores(self, params, s, ctx):
+        return s, ctx
+
+
 TOKENS = np.array([[3, 1, 4, 1, 5]])
 
 
@@ -42,6 +72,14 @@ def shapes(**options):
     arguments = sentences(TOKENS, TOKENS)
     variables = jax.eval_shape(model.init, jax.random.key(0), *arguments)
     return jax.tree.map(lambda x: x.shape, variables["params"])
+
+
+def test_a_layer_with_positions_of_its_own_leaves_the_stacks_table():
+    for layer in ("layer_1", "layer_2"):
+        changes = {layer: {"positions": Rotary()}}
+        own = config.LanguageModel(**SIZES, positions=Sinusoidal(), decoder=changes)
+        own.check()
+        assert own.tables() == {"target_positions": Sinusoidal()}
 
 
 def test_an_option_of_the_model_is_that_of_all_attentions():
@@ -184,6 +222,27 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name, known):
         (
             dict(encoder={"layer_1": {"positions": Learned()}}),
             "fill the table of the whole stack, and not one layer",
+        ),
+        (
+            dict(encoder={"layer_2": {"positions": Randomised()}}),
+            "fill the table of the whole stack, and not one layer",
+        ),
+        (
+            dict(decoder={"layer_2": {"positions": NoPositions()}}),
+            r"decoder.layer_2.positions=NoPositions\(\) changes nothing",
+        ),
+        (
+            dict(cross={"heads": Exclusive()}),
+            r"cross.heads=Exclusive\(\) read a token's own text",
+        ),
+        (
+            dict(heads=Twice(), d_c=4),
+            r"heads=Twice\(\) read keys or values, and a step",
+        ),
+        (dict(residual=Sum(), d_c=4), r"residual=Sum\(\) read keys or values, and a"),
+        (
+            dict(residual=SumOfScores(), heads=Twice()),
+            "both make weights of scores",
         ),
         (
             dict(decoder={"h": 3, "h_kv": 2}),

@@ -362,3 +362,28 @@ def test_an_indexer_has_something_to_pick_by(name):
 def test_a_block_is_not_empty():
     with pytest.raises(ValueError, match="size=0 must be at least 1"):
         config.Attention(D, H, K, V, heads=BlockHeads(size=0)).check_alone()
+
+
+def test_branches_drop_weights_of_their_own():
+    """Two branches that see all, each by itself: alike without dropout, and not with it."""
+    heads = NativeSparse(size=2, count=9, window=9)
+    draw = np.random.default_rng(0).normal
+    q, k, v = (jnp.asarray(draw(size=(1, 8, 2, 4)), jnp.float32) for _ in range(3))
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=Mask.causal())
+
+    def of_branch(branch, **dropout):
+        c = jnp.full((2, 3), -1e9).at[:, branch].set(1e9)
+        params = dict(w=jnp.zeros((2, 4, 3)), c=c)
+        return heads.attend(params, q, k, v, Context(), **arguments, **dropout)
+
+    np.testing.assert_allclose(of_branch(1), of_branch(2), atol=1e-6)
+    dropout = dict(dropout_rate=0.5, dropout_key=jax.random.key(0))
+    one, other = of_branch(1, **dropout), of_branch(2, **dropout)
+    assert jnp.abs(one - other).max() > 0.1
+
+
+@pytest.mark.parametrize("normaliser", ["sigmoid", "top_k"])
+def test_blocks_as_a_whole_take_softmax(normaliser):
+    own = config.Attention(8, 2, 4, 4, heads=SPARSE, normaliser=normaliser)
+    with pytest.raises(ValueError, match=f"take softmax, not {normaliser}"):
+        own.check_alone()
