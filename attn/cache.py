@@ -80,6 +80,32 @@ def check_keeps_all(ctx: Any, entries: int, why: str) -> None:
         )
 
 
+def sees(
+    visible: Bool[Array, "*B K T"], position: Int[ArrayLike, "*b"]
+) -> Bool[Array, "*B K"]:
+    """Returns whether each of K hypotheses sees something at `position`; none before the first."""
+    k = visible.shape[-2]
+
+    def one_example(visible, position):
+        start = jnp.maximum(position, 0)
+        at_position = jax.lax.dynamic_slice_in_dim(visible, start * k, k, axis=-1)
+        return at_position.any(-1) & (position >= 0)
+
+    return for_each_example(one_example, position)(visible, position)
+
+
+def lineage(ctx: Any) -> Bool[Array, "B K T"]:
+    """Returns which entries of a cache each of K hypotheses grew from, hidden ones too.
+
+    Of several hypotheses that is known of what they see alone.
+    """
+    t, visible = jnp.asarray(ctx.decoding.t), ctx.decoding.visible
+    if visible.shape[-2] > 1:
+        return visible
+    t = t.reshape(*t.shape, *(1,) * (visible.ndim - t.ndim))
+    return jax.lax.broadcasted_iota(jnp.int32, visible.shape, visible.ndim - 1) <= t
+
+
 def ancestors(
     entries: Float[Array, "*B E F"],
     visible: Bool[Array, "*B K T"],
@@ -88,7 +114,7 @@ def ancestors(
     """Returns the entry at `position` of each of K hypotheses.
 
     It is the entry that the hypothesis wrote itself, or the one that it grew from; 0
-    before the first position.
+    before the first position. Of one hypothesis it is there though a mask hides it.
     """
     k = visible.shape[-2]
 

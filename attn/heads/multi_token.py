@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn.arithmetic import Products
 from attn.attention import attention
-from attn.cache import ancestors, check_keeps_all, write_entries
+from attn.cache import ancestors, check_keeps_all, sees, write_entries
 from attn.context import Context
 from attn.heads.base import Heads, Separate
 from attn.kernels.cached import from_cached, over_cache
@@ -141,6 +141,7 @@ class MultiToken(Heads):
             # Of one example or of all.
             last = jnp.broadcast_to(at, (b,))[:, None, None]
             shown = visible & (places[None, None] <= last)
+            shown &= sees(whole, at)[..., None]
             mask = Mask.dense(shown[:, None])
             values: dict[str, Any] = dict(score=score, normaliser=normaliser, mask=mask)
             s = all_heads(scores_of_head, before, *keys, **values)

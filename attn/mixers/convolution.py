@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn.cache import ancestors, write_entries
+from attn.cache import ancestors, sees, write_entries
 from attn.context import Context
 from attn.masks.near import neighbours
 from attn.mixers.base import Mixer
@@ -64,7 +64,10 @@ class Convolution(nn.Module):
             # Written before it is read, because the last tap is at position t itself.
             t, visible = ctx.decoding.t, ctx.decoding.visible
             cache = write_entries(ctx.cache, x, t)
-            taps = [ancestors(cache, visible, t + offset) for offset in self.offsets]
+            taps = []
+            for offset in self.offsets:
+                tap = ancestors(cache, visible, t + offset)
+                taps.append(jnp.where(sees(visible, t + offset)[..., None], tap, 0))
             return self._sum(taps), ctx.replace(cache=cache)
         visible = neighbours(ctx.mask, x.shape[:-2], x.shape[-2], self.offsets)
         taps = []

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn.cache import parents
+from attn.cache import parents, sees
 from attn.context import Context
 from attn.masks.near import neighbours
 from attn.mixers.base import Mixer
@@ -134,7 +134,11 @@ class LinearHeads(nn.Module):
         step = self.step
         for _ in range(x.ndim):
             step = jax.vmap(step)
-        states, out = step(parents(ctx.cache, visible, t), *self.arrays(x))
+        before = parents(ctx.cache, visible, t)
+        goes_on = sees(visible, t - 1)
+        axes = (1,) * (before.ndim - goes_on.ndim)
+        before = jnp.where(goes_on.reshape(*goes_on.shape, *axes), before, 0)
+        states, out = step(before, *self.arrays(x))
         write = jax.lax.dynamic_update_slice_in_dim
         cache = write(ctx.cache, states.astype(ctx.cache.dtype), 0, axis=x.ndim - 2)
         return self._output(x, out), ctx.replace(cache=cache)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn.cache import ancestors, write_entries
+from attn.cache import ancestors, sees, write_entries
 from attn.context import Context
 from attn.masks.near import neighbours
 from attn.mixers.base import Mixer
@@ -140,16 +140,14 @@ class Recurrence(nn.Module):
 
     def _step(self, x: Array, ctx: Context, start: Any) -> tuple[Array, Context]:
         t, visible = ctx.decoding.t, ctx.decoding.visible
-        state = jax.tree.map(lambda leaf: ancestors(leaf, visible, t - 1), ctx.cache)
-        if start is not None:
+        goes_on = sees(visible, t - 1)[..., None]
 
-            def chosen(new, old):
-                # t is traced, and may be one for each text.
-                is_first = jnp.asarray(t) == 0
-                axes = (1,) * (new.ndim - is_first.ndim)
-                return jnp.where(is_first.reshape(*is_first.shape, *axes), new, old)
+        def before(leaf, first):
+            return jnp.where(goes_on, ancestors(leaf, visible, t - 1), first)
 
-            state = jax.tree.map(chosen, start, state)
+        if start is None:
+            start = jax.tree.map(lambda leaf: 0, ctx.cache)
+        state = jax.tree.map(before, ctx.cache, start)
         state, y = self.forward.one(state, x)
 
         def written(leaf, new):

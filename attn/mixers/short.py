@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn.cache import parents
+from attn.cache import parents, sees
 from attn.context import Context
 from attn.masks.near import neighbours
 from attn.mixers.base import Mixer, SelfAttention
@@ -61,9 +61,13 @@ class ShortConvolved(nn.Module):
                 taps.append(jnp.where(visible[..., i, None], shifted, 0))
             return self.inner(self._mixed(x, taps), ctx)
         inner, kept = ctx.cache
-        before = parents(kept, ctx.decoding.visible, ctx.decoding.t)
+        t, visible = ctx.decoding.t, ctx.decoding.visible
+        before = parents(kept, visible, t)
         own = jnp.concatenate([before, x[..., None, :]], -2)
-        taps = [own[..., i, :] for i in range(self.taps)]
+        taps = [
+            jnp.where(sees(visible, t + offset)[..., None], own[..., i, :], 0)
+            for i, offset in enumerate(self.offsets)
+        ]
         out, after = self.inner(self._mixed(x, taps), ctx.replace(cache=inner))
         write = jax.lax.dynamic_update_slice_in_dim
         kept = write(kept, own[..., 1:, :].astype(kept.dtype), 0, axis=x.ndim - 2)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn.attention import attention
-from attn.cache import ancestors, check_keeps_all, write_entries
+from attn.cache import ancestors, check_keeps_all, lineage, write_entries
 from attn.context import Context
 from attn.kernels.cached import from_cached, over_cache
 from attn.positions.base import Positions
@@ -113,9 +113,12 @@ class Between(Positions):
         q: Float[Array, "B N H K"],
         k: Float[Array, "B T H K"],
         tokens: Tokens,
-        visible: Bool[Array, "B N T"],
+        own: Bool[Array, "B N T"],
     ) -> Float[Array, "B H N T"]:
-        """Returns the scores of a step's tokens with all entries of a cache."""
+        """Returns the scores of a step's tokens with all entries of a cache.
+
+        `own` are those that each token's hypothesis grew from.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no scores_of_step")
 
     def over_cache(
@@ -140,8 +143,7 @@ class Between(Positions):
         check_keeps_all(ctx, k.shape[-1], why)
         keys, _ = from_cached(k, v)
         q, keys = (jnp.moveaxis(x, 1, 2) for x in prepared(score, q, keys))
-        seen = jnp.broadcast_to(visible, (*q.shape[:2], visible.shape[-1]))
-        s = self.scores_of_step(q, keys, bias, seen)
+        s = self.scores_of_step(q, keys, bias, lineage(ctx))
         options: dict[str, Any] = dict(score=Dot(), visible=visible, bias=s)
         options |= arguments
         return over_cache(q[..., :0], k[..., :0, :], v, **options)

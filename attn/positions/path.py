@@ -142,9 +142,12 @@ class PaTH(Between):
         q: Float[Array, "B N H K"],
         k: Float[Array, "B T H K"],
         tokens: Tokens,
-        visible: Bool[Array, "B N T"],
+        own: Bool[Array, "B N T"],
     ) -> Float[Array, "B H N T"]:
-        """Returns the scores of a step's tokens with all entries of a cache."""
+        """Returns the scores of a step's tokens with all entries of a cache.
+
+        `own` are those that each token's hypothesis grew from.
+        """
 
         def step(q, inputs):
             k, of_token, seen = inputs
@@ -154,7 +157,7 @@ class PaTH(Between):
             return q - (beta * along)[..., None] * w, (q * k[:, None]).sum(-1)
 
         inputs = (jnp.moveaxis(x, 1, 0) for x in (k, tokens.of_keys))
-        inputs = (*inputs, jnp.moveaxis(visible, 2, 0))
+        inputs = (*inputs, jnp.moveaxis(own, 2, 0))
         _, s = jax.lax.scan(step, q, inputs, reverse=True)
         return jnp.moveaxis(s, (0, 3), (3, 1))
 

@@ -72,9 +72,12 @@ class Wall(Between):
         q: Float[Array, "B N H K"],
         k: Float[Array, "B T H K"],
         tokens: Tokens,
-        visible: Bool[Array, "B N T"],
+        own: Bool[Array, "B N T"],
     ) -> Float[Array, "B H N T"]:
-        """Returns the scores of a step's tokens with all entries of a cache."""
+        """Returns the scores of a step's tokens with all entries of a cache.
+
+        `own` are those that each token's hypothesis grew from.
+        """
         change = tokens.of_queries[:, :, None] - tokens.of_keys[:, None]
         # Entries of other hypotheses may be less: they are hidden.
         decay = jnp.exp(jnp.minimum(change, 0))

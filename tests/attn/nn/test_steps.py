@@ -33,9 +33,13 @@ from attn import (
     config,
     sample,
 )
-from attn.heads.indexed import IndexedHeads
+from attn.heads import Exclusive, IndexedHeads, MultiToken
 from attn.masks.near import dense_mask, visible_at
+from attn.mixers.log_linear import LogLinear
+from attn.mixers.short import Short
 from attn.nn.norms import Pre
+from attn.positions.path import PaTH
+from attn.positions.wall import Wall
 from tests.attn.nn.modules import CAUSAL, apply, random_variables, sentences
 
 SIZES = dict(N=1, d_model=10, d_ff=17, h=2, d_k=6, d_v=5)
@@ -123,6 +127,32 @@ MASKS = {
 def test_a_step_with_a_mask_is_a_row_of_the_full_pass(name, last):
     """At one position for all texts, over a whole cache and over a ring."""
     assert_equals_the_full_pass(*build(), MASKS[name], range(N), last)
+
+
+MASKED = {
+    "convolution": dict(decoder_mixing=Convolutional(2)),
+    "short": dict(decoder_mixing=Short(taps=4)),
+    "recurrence": dict(decoder_mixing=Recurrent("gru")),
+    "linear attention": dict(decoder_mixing=LinearAttention()),
+    "log-linear": dict(decoder_mixing=LogLinear()),
+    "forget": dict(positions=Forget()),
+    "PaTH": dict(positions=PaTH()),
+    "Wall": dict(positions=Wall()),
+    "multi-token": dict(heads=MultiToken(queries=4, keys=3)),
+    "exclusive": dict(heads=Exclusive()),
+}
+
+
+@pytest.mark.parametrize("mask", ["segments", "sinks", "window"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("short", "PaTH") else pytest.mark.ci)
+        for name in MASKED
+    ],
+)
+def test_steps_of_every_kind_keep_to_a_mask(name, mask):
+    assert_equals_the_full_pass(*build(**MASKED[name]), MASKS[mask], range(N))
 
 
 @pytest.mark.parametrize("name", MASKS)
