@@ -210,6 +210,14 @@ class Attention:
         )
 
 
+DEFAULTS = {option.name: option.default for option in dataclasses.fields(Attention)}
+OF_ATTENTION = (
+    *("positions", "h_kv", "d_c", "score", "normaliser", "heads", "residual"),
+    *("gate", "biases", "combine", "head_activation"),
+)
+"""The options that no other mixer reads."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Layer(Attention):
     """The options that the layers of every model have beside those of attention."""
@@ -329,22 +337,30 @@ class Stacks(Layer):
                         block.mixing.check_direction(block, part == "decoder")
                 _check_shared(part, blocks)
                 _check_norms(part, blocks)
-        self._check_positions()
+        self._check_idle()
 
-    def _check_positions(self) -> None:
+    def _check_idle(self) -> None:
         mixers = [
             x.mixing for part in self.parts if part != "cross" for x in self.stack(part)
         ]
+        if any(mixer.attends for mixer in mixers):
+            return
         # A setting without any effect would make equal models look like different rows.
-        if self.positions.in_layers and not any(mixer.attends for mixer in mixers):
-            raise ValueError(
-                f"positions={self.positions} are a part of self-attention, and there is none: "
-                + ", ".join(
-                    f"{part}_mixing={getattr(self, f'{part}_mixing')}"
-                    for part in self.parts
-                    if part != "cross"
+        for name in OF_ATTENTION:
+            value = getattr(self, name)
+            if name == "positions":
+                is_idle = value.in_layers
+            else:
+                is_idle = "cross" not in self.parts and value != DEFAULTS[name]
+            if is_idle:
+                raise ValueError(
+                    f"{name}={value} is of self-attention, and there is none: "
+                    + ", ".join(
+                        f"{part}_mixing={getattr(self, f'{part}_mixing')}"
+                        for part in self.parts
+                        if part != "cross"
+                    )
                 )
-            )
 
     @property
     def unlike_layers(self) -> str:

@@ -282,7 +282,7 @@ def test_text_that_is_not_there(folder, changes, message):
         ),
         (
             dict(model__positions="alibi", model__decoder_mixing="recurrence"),
-            "are a part of self-attention, and there is none: decoder_mixing=Recurrent",
+            "is of self-attention, and there is none: decoder_mixing=Recurrent",
         ),
     ],
 )

@@ -14,6 +14,7 @@ from attn import (
     Heads,
     LanguageModel,
     Learned,
+    LinearAttention,
     Mask,
     NoPositions,
     Randomised,
@@ -22,6 +23,7 @@ from attn import (
     Residual,
     Rotary,
     ScoreResidual,
+    SelfAttention,
     Sinusoidal,
     TalkingHeads,
     Transformer,
@@ -268,13 +270,35 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name, known):
                 encoder_mixing=Recurrent(),
                 decoder_mixing=Recurrent(),
             ),
-            "are a part of self-attention, and there is none: encoder_mixing=Recurrent",
+            "is of self-attention, and there is none: encoder_mixing=Recurrent",
         ),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         config.Transformer(**options).check()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        dict(gate="head"),
+        dict(h_kv=1),
+        dict(heads=TalkingHeads()),
+        dict(score="additive"),
+        dict(normaliser="sigmoid"),
+        dict(biases=True),
+    ],
+)
+def test_what_no_layer_reads_is_refused(option):
+    """With the same parameters it would be another row of a table."""
+    linear = dict(decoder_mixing=LinearAttention(), positions=NoPositions())
+    config.LanguageModel(**SIZES, **linear).check()
+    with pytest.raises(ValueError, match="is of self-attention, and there is none"):
+        config.LanguageModel(**SIZES, **linear, **option).check()
+    # One layer that attends is enough.
+    one = {"layer_1": {"mixing": SelfAttention()}}
+    config.LanguageModel(**SIZES, **linear, **option, decoder=one).check()
 
 
 @pytest.mark.parametrize(
