@@ -77,6 +77,11 @@ def describe(error: Exception) -> str:
     if isinstance(error, jax.errors.UnexpectedTracerError):
         # JAX's own message is a page, of what a tracer is.
         return "a call finds in a variable what an earlier one has left there"
+    if "custom_vjp function" in str(error):
+        return (
+            "kernels take forward mode too: give a derivative of your own by jax.custom_jvp, "
+            "not jax.custom_vjp"
+        )
     return f"{type(error).__name__}: {error}"
 
 

@@ -14,7 +14,8 @@ The claim: Transformers with absolute positions fail at it, and those that read 
 between tokens solve it where training has 26 actions (Csordás et al. 2021, arXiv 2108.12284);
 much of what fails is that models end too early (Newman et al. 2020, arXiv 2010.07174).
 
-A language model of two layers, width 64; read exact match.
+A language model of two layers, width 64; read exact match. Validation has commands of training,
+as nothing else is of its lengths: its perplexity says how well these are known.
 """
 
 from attn import POSITIONS

@@ -363,6 +363,29 @@ def test_a_gradient_that_is_not_the_formulas_is_found(score):
     assert "the formula's" in failure and "in a random direction" in failure
 
 
+@jax.custom_vjp
+def pulled(q, k):
+    return q @ k.T
+
+
+pulled.defvjp(lambda q, k: (q @ k.T, (q, k)), lambda qk, g: (g @ qk[1], g.T @ qk[0]))
+
+
+@attn.score
+class Pulled:
+    """A dot product whose gradient is of reverse mode alone."""
+
+    def __call__(self, q, k):
+        return pulled(
+            *(x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (q, k))
+        )
+
+
+def test_a_gradient_of_reverse_mode_alone_says_what_to_do():
+    found = failures(check_score(Pulled, dtypes=[]))
+    assert any("by jax.custom_jvp, not jax.custom_vjp" in failure for failure in found)
+
+
 @attn.normaliser
 class Overflowing:
     """e^s / Σ e^s, whose terms may be Inf."""
