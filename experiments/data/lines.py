@@ -7,7 +7,6 @@ U+2028, U+0085 and form feeds occur within sentences of real corpora, and other 
 a line at them.
 """
 
-import codecs
 import itertools
 from collections.abc import Iterable, Iterator
 
@@ -71,17 +70,9 @@ def fault(text: object) -> str:
 
 
 def without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a file, the first without a byte order mark.
-
-    Raises UserError for the mark of UTF-16, which other programs call Unicode.
-    """
-    name = getattr(lines, "name", "the text")
+    """Yields the lines of a file, the first without a byte order mark."""
     lines = iter(lines)
     for first in itertools.islice(lines, 1):
-        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise UserError(
-                f"{name} is UTF-16: make it UTF-8, as by iconv -f UTF-16 -t UTF-8"
-            )
         yield first.removeprefix(_MARK)
     yield from lines
 

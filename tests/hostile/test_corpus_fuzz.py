@@ -73,7 +73,9 @@ BREAKS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 
 
 def on_a_line(text):
-    return re.sub(f"[{BREAKS}]+", " ", text.removeprefix("\ufeff").strip(BREAKS))
+    return re.sub(
+        f"[{BREAKS}]+", " ", text.removeprefix("\ufeff").strip(BREAKS)
+    ).strip()
 
 
 def fault_of(line):

@@ -4,6 +4,7 @@ A row is a list of texts by column, or of JSON a dict by key; one that cannot be
 `Bad` text. An empty line is a row of no columns.
 """
 
+import codecs
 import collections
 import csv
 import itertools
@@ -11,6 +12,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments.data.corpora import CorpusError
 from experiments.data.corpora.parallel import blocks, opened
 from experiments.data.lines import Bad, without_mark
 from experiments.settings.fields import shown
@@ -39,6 +41,7 @@ def comma_separated(path: Path, delimiter: str) -> Iterator[Row]:
     goes on with the next: a quote that is never closed would else take the rest of the file.
     """
     csv.field_size_limit(LONGEST_FIELD)
+    _refuse_utf16(path)
     with opened(path) as file:
         # Bytes that are no UTF-8 are named where their column is used.
         lines = (line.decode(errors="surrogateescape") for line in without_mark(file))
@@ -61,6 +64,15 @@ def comma_separated(path: Path, delimiter: str) -> Iterator[Row]:
                 yield Bad(f"no row of CSV ({error})")
 
 
+def _refuse_utf16(path):
+    """Raises CorpusError for what spreadsheets write as Unicode, of which no line is a row."""
+    with opened(path) as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise CorpusError(
+                f"{path} is UTF-16: make it UTF-8, as by iconv -f UTF-16 -t UTF-8"
+            )
+
+
 def json_lines(path: Path) -> Iterator[Row]:
     """Yields the objects of a file that has one of JSON on each line."""
     for line in _lines(path):
@@ -73,6 +85,7 @@ def json_lines(path: Path) -> Iterator[Row]:
 
 
 def _lines(path):
+    _refuse_utf16(path)
     return itertools.chain.from_iterable(blocks(path))
 
 

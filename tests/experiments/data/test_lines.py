@@ -51,13 +51,6 @@ def test_nothing_else_changes():
     assert as_line("\ufeffthe mark at the beginning") == "the mark at the beginning"
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
-def test_utf_16_is_named(encoding):
-    text = ("" if encoding == "utf-16" else "\ufeff") + "one\ttwo\n"
-    with pytest.raises(UserError, match="is UTF-16: make it UTF-8"):
-        read_lines(io.BytesIO(text.encode(encoding)))
-
-
 def test_only_a_newline_ends_a_line_of_a_file():
     file = io.BytesIO("\ufeffone\r\ntwo\u2028\rthree\n\nfour".encode())
     assert read_lines(file) == ["one", "two\u2028\rthree", "", "four"]

@@ -107,6 +107,15 @@ def rows(folder, text, cls=CsvData, ending="csv", **more):
     return pairs, source
 
 
+@pytest.mark.parametrize(("cls", "ending"), [(CsvData, "csv"), (TsvData, "tsv")])
+def test_what_spreadsheets_call_unicode_is_named(folder, cls, ending):
+    for split in ("train", "val", "test"):
+        (folder / f"{split}.{ending}").write_bytes("ein\ta\n".encode("utf-16"))
+    source = corpora.open(cls(directory=str(folder), bad_lines="skip"))
+    with pytest.raises(CorpusError, match=r"train\.\w+ is UTF-16: make it UTF-8"):
+        list(source.read("train"))
+
+
 def test_a_header_is_no_pair_where_it_is_said(folder):
     text = "german\tenglish\nein\ta\nzwei\tb\n"
     by_number, _ = rows(folder, text, TsvData, "tsv", header=True)
