@@ -44,6 +44,10 @@ HEADED = [
     dict(zip(CHOICES, values, strict=True))
     for values in itertools.islice(TOGETHER, COUNT)
 ]
+for of_all in HEADED:
+    if of_all["model.heads"] == "native_sparse":
+        # Its blocks take softmax alone.
+        of_all["model.normaliser"] = "softmax"
 HEADED += [
     {"model.combine": "mean", "model.h_kv": 1},
     {"model.d_c": 6, "model.d_r": 4, "model.positions": "rotary"},
