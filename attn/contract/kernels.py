@@ -245,7 +245,8 @@ def _gradients(make: Make) -> str:
             if not jnp.isfinite(b).all():
                 raise ValueError("a gradient is NaN or Inf")
             close(a, b, 1e-8, "gradients of blocks and reference")
-        _differentiate(lambda x: loss(*x, "reference"), (leaves, qkv), exact)
+        at = leaves, qkv
+        _differentiate(functools.partial(loss, kernel="reference"), at, exact)
         reached = "" if exact[len(leaves)].any() else ", and none for the queries"
         return f"{len(leaves)} parameters{reached}"
 
@@ -258,7 +259,7 @@ def _differentiate(loss: Callable, at: Any, gradient: Sequence[Array]) -> None:
 
     def along(step):
         moved = [x + step * d for x, d in zip(leaves, direction, strict=True)]
-        return float(loss(tree.unflatten(moved)))
+        return float(loss(*tree.unflatten(moved)))
 
     # The error of the quotient is about as large by rounding as by the third derivative.
     quotient = (along(STEP) - along(-STEP)) / (2 * STEP)
