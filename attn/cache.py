@@ -62,7 +62,7 @@ def oldest(ctx: Any, entries: int) -> Int[Array, "*b"] | None:
     return (jnp.asarray(ctx.decoding.t) + 1) % (entries // k) * k
 
 
-def in_order(x: Array, first: Int[Array, "*b"], axis: int = -1) -> Array:
+def begin_at(x: Array, first: Int[Array, "*b"], axis: int = -1) -> Array:
     """Returns what stands along an axis from `first` on, and behind it what stands before."""
 
     def one_example(x, first):

@@ -210,12 +210,12 @@ class Attention:
         )
 
 
-DEFAULTS = {option.name: option.default for option in dataclasses.fields(Attention)}
-OF_ATTENTION = (
-    *("positions", "h_kv", "d_c", "score", "normaliser", "heads", "residual"),
-    *("gate", "biases", "combine", "head_activation"),
-)
-"""The options that no other mixer reads."""
+OF_ATTENTION = {
+    option.name: option.default
+    for option in dataclasses.fields(Attention)
+    if option.name not in ("d_model", "h", "d_k", "d_v")
+}
+"""The options that no other mixer reads, and what they are where nobody asks for another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,27 +340,30 @@ class Stacks(Layer):
         self._check_idle()
 
     def _check_idle(self) -> None:
-        mixers = [
-            x.mixing for part in self.parts if part != "cross" for x in self.stack(part)
-        ]
-        if any(mixer.attends for mixer in mixers):
+        """Raises ValueError for options of attention, where no layer has one.
+
+        A setting without any effect would make equal models look like different rows.
+        """
+        parts = [part for part in self.parts if part != "cross"]
+        blocks = [block for part in parts for block in self.stack(part)]
+        if any(block.mixing.attends for block in blocks):
             return
-        # A setting without any effect would make equal models look like different rows.
-        for name in OF_ATTENTION:
-            value = getattr(self, name)
-            if name == "positions":
-                is_idle = value.in_layers
-            else:
-                is_idle = "cross" not in self.parts and value != DEFAULTS[name]
-            if is_idle:
-                raise ValueError(
-                    f"{name}={value} is of self-attention, and there is none: "
-                    + ", ".join(
+        for name, default in OF_ATTENTION.items():
+            for value in (getattr(block, name) for block in blocks):
+                if name == "positions":
+                    is_idle = value.in_layers
+                else:
+                    # Attention to another text reads the others.
+                    is_idle = "cross" not in self.parts and value != default
+                if is_idle:
+                    mixers = (
                         f"{part}_mixing={getattr(self, f'{part}_mixing')}"
-                        for part in self.parts
-                        if part != "cross"
+                        for part in parts
                     )
-                )
+                    raise ValueError(
+                        f"{name}={value} is of self-attention, and there is none: "
+                        + ", ".join(mixers)
+                    )
 
     @property
     def unlike_layers(self) -> str:
@@ -626,13 +629,16 @@ def _check_changes(part: str, changed: Mapping[str, Any], model: "Stacks") -> No
                     f"text has heads={own.of_memory()}: leave it out"
                 )
             if number and name == "positions" and not own.in_layers:
-                _check_none(
+                _check_layers_positions(
                     f"{part}.{key}.positions={own}", own, model.positions_of(part)
                 )
 
 
-def _check_none(what: str, own: Positions, of_stack: Positions) -> None:
-    """Raises ValueError where positions that are in no layer are asked of one, but none."""
+def _check_layers_positions(what: str, own: Positions, of_stack: Positions) -> None:
+    """Raises ValueError for `own` positions of a layer that are in no layer.
+
+    None are allowed, where the stack's are in its layers.
+    """
     if own != NoPositions():
         raise ValueError(f"{what} fill the table of the whole stack, and not one layer")
     if not of_stack.in_layers:

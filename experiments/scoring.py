@@ -147,20 +147,7 @@ def score(
 
 
 def _language(workdir, model, lines) -> Scored:
-    data = model.settings.data
-    source = corpora.class_of(data)
-    texts = [*map(as_text, getattr(source, "texts_of", _each)([*lines], data))]
-    # As in training, where a text goes on in its next part.
-    cuts = getattr(source, "cuts_long_texts", False)
-    length = (data.max_length if cuts else model.program.length) - 1
-    parts_of = [
-        [ids[start : start + length] for start in range(0, max(len(ids), 1), length)]
-        for ids in model.vocabulary.encode(texts)
-    ]
-    if len(texts) < len(lines):
-        # Where lines are one text, each part stands for itself.
-        texts = [*itertools.chain(*map(model.vocabulary.decode_parts, parts_of))]
-        parts_of = [[part] for parts in parts_of for part in parts]
+    texts, parts_of = _as_in_training(model, lines)
     parts = [*itertools.chain(*parts_of)]
     numbers = np.repeat(np.arange(len(texts)), [*map(len, parts_of)])
     nll, tokens = _losses(model, Encoded(parts, parts))
@@ -176,8 +163,26 @@ def _language(workdir, model, lines) -> Scored:
     return Scored(workdir, tuple(texts), metrics, tables, {}, tokens, {}, *of_model)
 
 
-def _each(lines, data):
-    return lines
+def _as_in_training(model, lines):
+    """Returns the texts that lines are, and the parts of each, (S,) lists of ids.
+
+    Where lines are one text, each part of it stands for itself.
+    """
+    data, count = model.settings.data, len(lines)
+    source = corpora.class_of(data)
+    if hasattr(source, "texts_of"):
+        lines = source.texts_of([*lines], data)
+    texts = [*map(as_text, lines)]
+    cuts = getattr(source, "cuts_long_texts", False)
+    length = (data.max_length if cuts else model.program.length) - 1
+    parts_of = [
+        [ids[start : start + length] for start in range(0, max(len(ids), 1), length)]
+        for ids in model.vocabulary.encode(texts)
+    ]
+    if len(texts) == count:
+        return texts, parts_of
+    texts = [*itertools.chain(*map(model.vocabulary.decode_parts, parts_of))]
+    return texts, [[part] for parts in parts_of for part in parts]
 
 
 def _labels(workdir, model, sources, references) -> Scored:

@@ -246,13 +246,13 @@ def _gradients(make: Make) -> str:
                 raise ValueError("a gradient is NaN or Inf")
             close(a, b, 1e-8, "gradients of blocks and reference")
         at = leaves, qkv
-        _differentiate(functools.partial(loss, kernel="reference"), at, exact)
+        _check_gradient(functools.partial(loss, kernel="reference"), at, exact)
         reached = "" if exact[len(leaves)].any() else ", and none for the queries"
         return f"{len(leaves)} parameters{reached}"
 
 
-def _differentiate(loss: Callable, at: Any, gradient: Sequence[Array]) -> None:
-    """Compares a gradient with the difference quotient in a random direction."""
+def _check_gradient(loss: Callable, at: Any, gradient: Sequence[Array]) -> None:
+    """Raises ValueError where a gradient is not the difference quotient in a random direction."""
     leaves, tree = jax.tree.flatten(at)
     draw = np.random.default_rng(5).normal
     direction = [jnp.asarray(draw(size=leaf.shape)) for leaf in leaves]

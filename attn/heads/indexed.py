@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn.arithmetic import Products
 from attn.attention import attention
-from attn.cache import in_order
+from attn.cache import begin_at
 from attn.context import Context
 from attn.functions.top_k import is_in_top
 from attn.heads.base import Heads, Separate
@@ -128,8 +128,8 @@ class IndexedHeads(Heads):
             picked = self._picked(index, visible)[..., 0, :, :]
             return over_cache(q, k, v, visible=picked, **arguments)
         # Of tokens with one index the first in the text are picked, not in the ring.
-        index, visible = (in_order(x, first) for x in (index, visible))
-        picked = in_order(self._picked(index, visible)[..., 0, :, :], -first)
+        index, visible = (begin_at(x, first) for x in (index, visible))
+        picked = begin_at(self._picked(index, visible)[..., 0, :, :], -first)
         return over_cache(q, k, v, visible=picked, first=first, **arguments)
 
     def _index(

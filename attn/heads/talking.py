@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn.arguments import checked
 from attn.arithmetic import Products
 from attn.attention import attention
-from attn.cache import in_order
+from attn.cache import begin_at
 from attn.context import Context
 from attn.heads.base import Heads
 from attn.kernels.cached import from_cached
@@ -75,9 +75,9 @@ class TalkingHeads(Heads):
         """Computes the same over cached keys and values."""
         if first is not None:
             # Normalisers may depend on the order of keys.
-            k, visible = in_order(k, first), in_order(visible, first)
-            v = in_order(v, first, axis=-2)
-            bias = None if bias is None else in_order(bias, first)
+            k, visible = begin_at(k, first), begin_at(visible, first)
+            v = begin_at(v, first, axis=-2)
+            bias = None if bias is None else begin_at(bias, first)
         mask = Mask.dense(visible[..., None, :, :])
         keys = from_cached(k, v)
         arguments |= dict(mask=mask, bias=bias)

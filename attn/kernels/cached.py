@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn.cache import in_order
+from attn.cache import begin_at
 from attn.normalisers import softmax_parts
 from attn.pytrees import at_least_float32
 
@@ -44,7 +44,7 @@ def cached(
         return ((e.astype(v.dtype) @ v) / total).astype(v.dtype)
     if first is not None:
         # Weights may depend on the order of keys, be it for those that are equal alone.
-        s = in_order(s, first)
+        s = begin_at(s, first)
     if is_best:
         of_best = jnp.arange(s.shape[-1])[None] == s.argmax(-1, keepdims=True)
         # All of the weight is the best key's, whatever the normaliser would give it.
@@ -52,7 +52,7 @@ def cached(
     else:
         weights = normaliser(s)
     if first is not None:
-        weights = in_order(weights, -first)
+        weights = begin_at(weights, -first)
     return (weights.astype(v.dtype) @ v).astype(v.dtype)
 
 

@@ -92,6 +92,7 @@ def check_start(workdir: Path, start: StartPoint, prepared: Dataset) -> None:
 
 
 def _check_begun(workdir, start):
+    """Raises WorkdirError where a trial that goes on was not begun from the one that is given."""
     begun = (read_json(workdir / "record.json") or {}).get("begun") or {}
     for flag in ("resume", "init_from"):
         given = getattr(start, flag)

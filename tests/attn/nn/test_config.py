@@ -296,6 +296,8 @@ def test_what_no_layer_reads_is_refused(option):
     config.LanguageModel(**SIZES, **linear).check()
     with pytest.raises(ValueError, match="is of self-attention, and there is none"):
         config.LanguageModel(**SIZES, **linear, **option).check()
+    with pytest.raises(ValueError, match="is of self-attention, and there is none"):
+        config.LanguageModel(**SIZES, **linear, decoder={"layer_2": option}).check()
     # One layer that attends is enough.
     one = {"layer_1": {"mixing": SelfAttention()}}
     config.LanguageModel(**SIZES, **linear, **option, decoder=one).check()
