@@ -30,6 +30,13 @@ def one_line(text) -> str:
     return " ".join("".join(characters).split())
 
 
+def few(names: Iterable[object], most: int = 3) -> str:
+    """Returns "a, b, c and 4 more", of which `most` are named."""
+    names = [str(name) for name in names]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 ALIKE = 0.6
 """How alike a misspelt name is to what it stands for; `difflib`'s own number."""
 

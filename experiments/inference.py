@@ -17,7 +17,7 @@ from experiments.data.batches import Encoded
 from experiments.data.corpora import Pairs
 from experiments.data.lines import as_text
 from experiments.data.vocabulary import BOS, EOS, Labels, Vocabulary, digest
-from experiments.errors import WorkdirError
+from experiments.errors import WorkdirError, few
 from experiments.evaluation.answers import choose, choose_batch
 from experiments.evaluation.attention_maps import (
     Sentences,
@@ -81,10 +81,9 @@ class TrainedModel(NamedTuple):
         if not found:
             return ""
         named = [f"{character} in line {n}" for character, n in found.items()]
-        more = f" and {len(named) - 5} more" if len(named) > 5 else ""
         return (
             "characters that the model has never seen, and reads as bytes: "
-            f"{', '.join(named[:5])}{more}"
+            f"{few(named, 5)}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from experiments.errors import few
 from experiments.settings import SettingsError
 from experiments.sweep import estimate
 from experiments.sweep.plan import check_all, group_trials
@@ -29,12 +30,11 @@ def dry_run_tuned(rows, console, target=Target()):
     chosen = [None] * len(rows)
     later = costliest(rows)
     dry_run(trials_to_run(rows, chosen), console, later, target)
-    names = ", ".join(row.name for row in rows[:SHOWN])
-    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    names = few((row.name for row in rows), SHOWN)
     print_line(
         console,
         f"{len(later)} of them are compared trials, which depend on what the tuning trials "
-        f"choose, of {names}{more}; they are counted at the values that take longest, and a "
+        f"choose, of {names}; they are counted at the values that take longest, and a "
         "row that is best at its own values needs none of them",
     )
 

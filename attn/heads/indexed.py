@@ -138,16 +138,18 @@ class IndexedHeads(Heads):
         q: Float[Array, "*B N H K"],
         k: Float[Array, "*B M J K"],
     ) -> Float[Array, "*B N M"]:
-        """Returns I, which has no gradient but that of the parameters."""
+        """Returns I, at least in float32, which has no gradient but that of the parameters."""
         q, k = (
             jax.lax.stop_gradient(x).reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
             for x in (q, k)
         )
         w_q, w_k, w = (params[name].astype(q.dtype) for name in ("w_q", "w_k", "w"))
+        exact: Any = dict(preferred_element_type=at_least_float32(q.dtype))
         queries = jnp.einsum("...nd,dgw->...ngw", q, w_q)
-        fits = jnp.einsum("...ngw,...mw->...ngm", queries, k @ w_k)
-        index = jnp.einsum("...ng,...ngm->...nm", q @ w, jax.nn.relu(fits))
-        return index.astype(at_least_float32(index.dtype))
+        fits = jnp.einsum("...ngw,...mw->...ngm", queries, k @ w_k, **exact)
+        # In bfloat16 keys that differ by a hundredth would be equal, and the first picked.
+        weights = jnp.einsum("...nd,dg->...ng", q, w, **exact)
+        return jnp.einsum("...ng,...ngm->...nm", weights, jax.nn.relu(fits), **exact)
 
     def _picked(
         self, index: Float[Array, "*B N M"], visible: Bool[Array, "*B n M"]

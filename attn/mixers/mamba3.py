@@ -166,7 +166,7 @@ class Mamba3(LinearAttention):
     def build(self, block: "Block", causal: bool) -> Mamba3Heads:
         """Makes the heads."""
         sizes = block.d_model, block.h, block.d_k, block.d_v
-        return Mamba3Heads(*sizes, causal, fraction=self.fraction)
+        return Mamba3Heads(*sizes, causal, block.norm.epsilon, self.fraction)
 
     def products(self, n: Any, causal: bool, block: "Block") -> Any:
         """Counts those of the matrices, and of a state that is written and read."""

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.errors import few
+
 ENDED = ("finished", "diverged")
 """The statuses in result.json of a trial that is not run again."""
 
@@ -66,6 +68,4 @@ def _described(numbers: Sequence[int]) -> str:
         return ""
     if len(numbers) == 1:
         return f"line {numbers[0]} is no metrics"
-    shown = ", ".join(map(str, numbers[:3]))
-    more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
-    return f"lines {shown}{more} are no metrics"
+    return f"lines {few(numbers)} are no metrics"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import one_line
+from experiments.errors import few, one_line
 from experiments.evaluation.metric_file import ENDED
 from experiments.report.published import TABLE_3, Published
 from experiments.report.trial_files import (
@@ -20,9 +20,6 @@ from experiments.settings.derived import leaders, without_derived
 from experiments.stats.differences import Difference, Verdict
 from experiments.stats.summary import Summary, summarise
 from experiments.system import code
-
-NAMED = 3
-"""Trials of other code that are named; more are counted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,11 +158,10 @@ def of_one_code(results: Results, mixed_code: bool = False) -> tuple[Results, st
     chosen = max(counts, key=lambda name: (of_base[name], counts[name], str(name)))
     apart = [trial for trial in ended if code.of(trial.record) != chosen]
     kept = tuple(trial for trial in results.trials if trial not in apart)
-    names = ", ".join(trial.name for trial in apart[:NAMED])
-    more = f" and {len(apart) - NAMED} more" if len(apart) > NAMED else ""
+    names = few(trial.name for trial in apart)
     return dataclasses.replace(results, trials=kept), (
         f"{len(apart)} of {len(ended)} trials were made by other code than the rest and are "
-        f"left out ({names}{more}); --mixed_code takes them together."
+        f"left out ({names}); --mixed_code takes them together."
     )
 
 

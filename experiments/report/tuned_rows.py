@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.errors import few
 from experiments.evaluation.metrics import PERPLEXITY, Metric
 from experiments.report.cells import MISSING, Grid, measured, number, verdict_text
 from experiments.report.rows import Row, rows_of, short_names, varied
@@ -73,14 +74,13 @@ def with_tuning(
             *table.notes,
             _note(results, settings),
             *_chosen_for_the_worse(compared, untuned),
+            *_chosen_at_an_edge(results, settings, compared),
         ),
     )
 
 
 def _tuning_grid(results, untuned, chosen):
-    tried = {}
-    for row in _rows(results, lambda trial: trial.role == "tuning"):
-        tried[_identity(row)] = row
+    tried = _tuning_rows(results)
     columns = {
         "": [row.name for row in untuned],
         CHOSEN: chosen,
@@ -93,6 +93,12 @@ def _tuning_grid(results, untuned, chosen):
     if any(verdicts):
         columns[UNTUNED_VERDICTS] = verdicts
     return Grid.of("Before tuning", columns)
+
+
+def _tuning_rows(results) -> dict[frozenset, Row]:
+    """Returns the tuning trials of each row, by its identity."""
+    rows = _rows(results, lambda trial: trial.role == "tuning")
+    return {_identity(row): row for row in rows}
 
 
 def untuned_heading(metric: Metric) -> str:
@@ -127,6 +133,32 @@ def _chosen_for_the_worse(compared, untuned) -> list[str]:
         f"row’s own values for {', '.join(named)}; choose on more seeds, --tune_seeds=3, "
         "before you believe a verdict of these"
     ]
+
+
+def _chosen_at_an_edge(results, names, compared) -> list[str]:
+    """Names the rows at the lowest or the highest of the numbers that they were tried at."""
+    tried = _tuning_rows(results)
+    found: dict[str, list[str]] = {}
+    for identity, row in compared.items():
+        of_row = tried[identity].trials if identity in tried else ()
+        by_setting = zip(*(_values(results, trial) for trial in of_row), strict=True)
+        chosen = _values(results, row.trials[0])
+        for name, own, values in zip(names.values(), chosen, by_setting, strict=False):
+            if len(set(values)) < 2 or not all(map(_is_number, values)):
+                continue
+            for edge, value in (("lowest", min(values)), ("highest", max(values))):
+                if own == value:
+                    found.setdefault(f"the {edge} {name}", []).append(row.name)
+    if not found:
+        return []
+    listed = "; ".join(f"{edge} for {few(rows)}" for edge, rows in found.items())
+    return [
+        f"{CHOSEN} at the edge of what was tried, beyond which a row may do better: {listed}"
+    ]
+
+
+def _is_number(value):
+    return isinstance(value, (int, float))
 
 
 def _mean_perplexity(row):
@@ -207,11 +239,9 @@ def _perplexity(trials):
 
 
 def _text(value):
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+    return f"{value:g}" if _is_number(value) else str(value)
 
 
 def _order(values):
     # Numbers by size, and what a damaged file has in their place by its text.
-    return [
-        (0, x, "") if isinstance(x, (int, float)) else (1, 0, str(x)) for x in values
-    ]
+    return [(0, x, "") if _is_number(x) else (1, 0, str(x)) for x in values]

@@ -15,6 +15,7 @@ import rich.box
 import rich.table
 import rich.text
 
+from experiments.errors import few
 from experiments.settings import Settings
 from experiments.sweep.plan import Trial, group_trials, trained_once
 from experiments.sweep.points import describe_point
@@ -146,7 +147,7 @@ def table(estimates: Sequence[Estimate], count: int) -> rich.table.Table:
         drawn.add_column(heading, justify="right", no_wrap=True)
     for group in estimates[:count]:
         drawn.add_row(
-            rich.text.Text(_few(group.rows)),
+            rich.text.Text(few(group.rows)),
             f"{group.trials:,}",
             _shown(group.parameters, "{:,}".format),
             _shown(group.step, _flops),
@@ -203,11 +204,6 @@ def _fastest(function, *shapes, dtype):
         times.append(time.perf_counter() - start)
     # The fastest, because other work on the machine only ever slows a call.
     return min(times)
-
-
-def _few(rows):
-    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-    return ", ".join(rows[:3]) + more
 
 
 def _flops(count):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from experiments.errors import UserError, one_line
+from experiments.errors import UserError, few, one_line
 from experiments.sweep.claims import list_claims
 from experiments.sweep.joiner import name_of
 from experiments.sweep.plan import Trial
@@ -105,7 +105,7 @@ def train_on_slurm(
     # Failures of tasks before this call are no news.
     reported = set(failures(workdir))
     if there:
-        say(f"{len(there)} tasks of an earlier call are there: {_few(there)}")
+        say(f"{len(there)} tasks of an earlier call are there: {few(there, 5)}")
     count = min(jobs, len(trials)) - len(there)
     if count > 0:
         number = submit(workdir, count, flags, join, nodes)
@@ -229,8 +229,3 @@ def _run(*command: str) -> str:
         said = match[1] if match else error.stderr
         raise SlurmError(f"{command[0]} refuses: {one_line(said)}") from None
     return done.stdout
-
-
-def _few(tasks):
-    shown = ", ".join(tasks[:5])
-    return shown if len(tasks) <= 5 else f"{shown} and {len(tasks) - 5} more"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import WorkdirError
+from experiments.errors import WorkdirError, few
 from experiments.evaluation.metric_file import ENDED
 from experiments.settings import resolve, without_scoring
 from experiments.settings.resolve import UNIONS
@@ -23,9 +23,6 @@ from experiments.training.run_dir import differences, read_result
 
 _TRIAL = dict(name=str, directory=str, point=dict, label=str, role=str, parts=dict)
 """What sweep.json says of a trial, beside its settings, and of which types."""
-
-SHOWN = 3
-"""Trials that a message names; more are counted."""
 
 CANCELLED = "cancelled.json"
 """Where this file is, no process trains."""
@@ -315,10 +312,9 @@ def check_one_code(
             others.append(trial.name)
     if not others:
         return
-    more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
     what = (
         f"{len(others)} of {len(trials)} trials were made by other code than this "
-        f"({', '.join(others[:SHOWN])}{more})"
+        f"({few(others)})"
     )
     if mixed_code:
         say(f"{what}, and are compared all the same (--mixed_code)")

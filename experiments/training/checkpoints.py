@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.errors import CheckpointError, one_line
+from experiments.errors import CheckpointError, few, one_line
 from experiments.system import checksums
 from experiments.system.files import DamagedError, remove
 from experiments.system.machine import is_out_of_memory
@@ -310,8 +310,7 @@ class Checkpoints:
         notes = self.noted(step)
         theirs = notes.get("trial")
         if changed := checksums.changed_files(self._directory / str(step)):
-            more = f" and {len(changed) - 1} more" if changed[1:] else ""
-            why = f"{changed[0]}{more}: not what was saved"
+            why = f"{few(changed, 1)}: not what was saved"
         elif notes.get("step") != step:
             # The directory may have been copied from another step's.
             why = f"its notes are of step {notes.get('step')}"

@@ -318,6 +318,18 @@ def test_an_indexer_of_all_keys_is_plain_attention():
     np.testing.assert_allclose(out, attention(q, k, v, **arguments), atol=1e-5)
 
 
+def test_an_index_is_summed_in_float32():
+    """Of bfloat16 vectors too: 256 + 1 is more than 256, which bfloat16 does not tell."""
+    one = IndexedHeads(k=1, indexers=2, width=2)
+    eye = jnp.eye(2, dtype=jnp.bfloat16)
+    params = dict(w_q=eye[:, None] * eye[..., None], w_k=eye, w=eye)
+    q = jnp.ones((1, 1, 1, 2), jnp.bfloat16)
+    k = jnp.asarray([[256, 0], [256, 1]], jnp.bfloat16).reshape(1, 2, 1, 2)
+    v = jnp.asarray([1, 2], jnp.bfloat16).reshape(1, 2, 1, 1)
+    arguments = dict(score=ScaledDot(), normaliser=Softmax(), mask=Mask())
+    assert one.attend(params, q, k, v, Context(), **arguments).item() == 2
+
+
 @EACH
 @pytest.mark.parametrize("h_kv", [0, 1])
 def test_one_after_the_other_is_all_at_once(heads, h_kv):

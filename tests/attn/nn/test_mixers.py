@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attn
 from attn import (
     Context,
     Convolution,
@@ -23,6 +24,7 @@ from attn import (
     Recurrence,
     config,
 )
+from attn.config import Block
 from attn.masks.near import dense_mask, neighbours
 from attn.mixers import (
     KimiDeltaHeads,
@@ -32,6 +34,7 @@ from attn.mixers import (
     ShortConvolved,
 )
 from attn.mixers.recurrence import CELLS
+from attn.nn.norms import Pre
 from tests.attn import numpy_linear, numpy_rnn
 from tests.attn.nn.modules import CAUSAL, apply, count, random_variables, steps
 
@@ -399,3 +402,10 @@ def test_an_odd_width_is_refused():
 )
 def test_parameters(module, expected):
     assert count(build(module)) == expected
+
+
+@pytest.mark.parametrize("mixer", [cls() for cls in attn.MIXERS.values()], ids=str)
+def test_norms_within_have_the_epsilon_of_the_layer(mixer):
+    block = Block(d_model=D, h=2, d_k=4, d_v=4, mixing=mixer, norm=Pre(epsilon=0.25))
+    module = mixer.build(block, causal=True)
+    assert getattr(module, "norm_epsilon", 0.25) == 0.25

@@ -112,6 +112,29 @@ def test_a_choice_that_the_compared_seeds_contradict_is_named(tmp_path):
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_choice_at_the_edge_of_the_grid_is_named(tmp_path):
+    """Base was tried at 0.5, 1 and 2, of which 0.5 was best; h=1 is best at 1."""
+    edges = "at the edge of what was tried"
+    (note,) = [n for n in write_report(two_rows(tmp_path)).table.notes if edges in n]
+    assert note.endswith("may do better: the lowest learning_rate for base")
+    # Two settings at a time, of which one is at its edge.
+    kind = "training.schedule"
+    grid = {RATE: [0.5, 2.0], kind: ["constant", "cosine"]}
+    trials = []
+    for rate in (0.5, 1.0, 2.0):
+        for schedule in grid[kind]:
+            values = {RATE: rate, kind: schedule}
+            score = result(abs(rate - 2) + 1 + (schedule == "cosine"))
+            trials.append(("tuning", {**values, "seed": 1000}, score))
+    trials.append(("compared", {RATE: 2.0, kind: "constant", "seed": 0}, result(1)))
+    trials.append(("untuned", {"seed": 0}, result(2)))
+    (tmp_path / "two").mkdir()
+    workdir = tuned(tmp_path / "two", trials, {"grid": grid, "seeds": [1000]})
+    (note,) = [n for n in write_report(workdir).table.notes if edges in n]
+    assert note.endswith("may do better: the highest learning_rate for base")
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_what_was_chosen_stands_in_the_table_and_the_untuned_beside_it(tmp_path):
     table = write_report(two_rows(tmp_path)).table
     base, one = cells(table.results)
@@ -125,10 +148,9 @@ def test_what_was_chosen_stands_in_the_table_and_the_untuned_beside_it(tmp_path)
     assert one["untuned perplexity"].startswith("1.505")
     assert base["against base, untuned"] == ""
     assert one["against base, untuned"] != ""
-    assert (
-        "chosen: the learning_rate of the lowest validation perplexity on seed 1000, which "
-        "no comparison has"
-    ) in table.notes[-1]
+    (note,) = [note for note in table.notes if note.startswith("chosen: ")]
+    lowest = "the learning_rate of the lowest validation perplexity on seed 1000"
+    assert f"{lowest}, which no comparison has" in note
 
 
 def test_all_forms_of_the_report_have_it(tmp_path):
@@ -200,8 +222,9 @@ def test_several_keys_and_seeds(tmp_path):
     (base,) = cells(table.tuning)
     assert base["chosen"] == "learning_rate=1, clip=2 (its own)"
     assert base["validation perplexity of each"] == "0.5/1: 6.325, 1/2: 4.000"
-    assert "learning_rate, clip of the lowest" in table.notes[-1]
-    assert "on seeds 1000, 1001," in table.notes[-1]
+    (note,) = [note for note in table.notes if note.startswith("chosen: ")]
+    assert "learning_rate, clip of the lowest" in note
+    assert "on seeds 1000, 1001," in note
 
 
 @pytest.mark.usefixtures("undrawn")
