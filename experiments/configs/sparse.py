@@ -3,6 +3,8 @@
     python -m launch.sweep --config=experiments/configs/sparse.py --sweep=keys --seeds=3 \
       --workdir=runs/sparse
 
+Results: experiments/results/sparse/.
+
 The claim: attention to a fraction of the keys is as good as to all of them, whether a small
 indexer picks them, which learns what attention sees, or the mean key of a block picks the block
 (DeepSeek-AI 2025, "DeepSeek-V3.2", arXiv 2512.02556; Lu et al. 2025, "MoBA", arXiv 2502.13189);
