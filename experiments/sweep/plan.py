@@ -38,25 +38,36 @@ class Trial(NamedTuple):
     """What it is for in a sweep that tunes, see `experiments.sweep.tuning`."""
     parts: Mapping[str, str] = MappingProxyType({})
     """{heading: text}: what each sweep of the product says of the row."""
+    tuned: tuple[str, ...] = ()
+    """The keys that a sweep tunes, of which its point may have a value."""
 
     @property
     def title(self) -> str:
         """What a person calls it."""
-        return title_of(self.name, self.label, self.point, self.parts)
+        return title_of(self.name, self.label, self.point, self.parts, self.tuned)
 
 
 def title_of(
-    name: str, label: str, point: Mapping[str, Any], parts: Mapping[str, str]
+    name: str,
+    label: str,
+    point: Mapping[str, Any],
+    parts: Mapping[str, str],
+    tuned: Iterable[str] = (),
 ) -> str:
-    """Returns the label of a trial's row, else its parts, with its seed; else its name."""
-    seed = f" seed={point['seed']}" if "seed" in point else ""
+    """Returns the label of a trial's row, else its parts, or else its name.
+
+    With a label or parts stand its seed and its values of the keys that are `tuned`.
+    """
     # "h=1 d_k=64" says what it sets, and so does "base".
     texts = [
         text if "=" in text or text == "base" else f"{heading}={text}"
         for heading, text in parts.items()
     ]
     row = label or " ".join(texts)
-    return f"{row}{seed}" if row else name
+    if not row:
+        return name
+    tried = [key for key in (*tuned, "seed") if key in point]
+    return " ".join([row, *(f"{key.rpartition('.')[2]}={point[key]}" for key in tried)])
 
 
 def plan_trials(

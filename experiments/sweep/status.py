@@ -93,20 +93,26 @@ def read_status(workdir: Path, work: Mapping[str, float] = NOTHING) -> Status:
         raise UserError(f"{workdir} holds no sweep (no sweep.json)")
     listing = list_claims(workdir)
     base = sweep["base"]["training"]
+    tuned = sweep.get("tuning", {}).get("grid", {})
     trials = []
     for entry in sweep["trials"]:
         steps = (base | entry.get("settings", {}).get("training", {}))["steps"]
-        trials.append(_trial_status(workdir, entry, listing)._replace(steps=steps))
+        title = _title(entry, tuned)
+        status = _trial_status(workdir, entry, title, listing)
+        trials.append(status._replace(steps=steps))
     silences = [_silence(path) for path in (workdir / JOINERS).glob("*.json")]
     # A process may have left since.
     alive = sum(seconds < SILENCE for seconds in silences if seconds is not None)
     return Status(trials, alive, is_cancelled(workdir), work)
 
 
-def _trial_status(workdir, entry, listing) -> TrialStatus:
-    directory = workdir / entry["directory"]
+def _title(entry, tuned) -> str:
     label, point = entry.get("label", ""), entry.get("point", {})
-    title = title_of(entry.get("name", ""), label, point, entry.get("parts", {}))
+    return title_of(entry.get("name", ""), label, point, entry.get("parts", {}), tuned)
+
+
+def _trial_status(workdir, entry, title, listing) -> TrialStatus:
+    directory = workdir / entry["directory"]
     status = TrialStatus(title, entry["directory"], "waiting")
     name = directory.name
     if listing.is_taken(name) and name not in listing.ended:

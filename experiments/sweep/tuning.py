@@ -137,7 +137,9 @@ def plan_rows(
     def plan(point, like, role):
         (trial,) = plan_trials(config, [point], overrides)
         # The names are the row's, at whatever values.
-        return trial._replace(label=like.label, parts=like.parts, role=role)
+        return trial._replace(
+            label=like.label, parts=like.parts, role=role, tuned=tuple(tuning.grid)
+        )
 
     return [_row(trials, tuning, plan) for trials in rows.values()]
 
@@ -157,7 +159,8 @@ def _row(trials, tuning, plan):
         # A row's own values may be among the grid's.
         candidate = Candidate(values, tuple(tried), tuple(compared))
         candidates.setdefault(tried[0].settings, candidate)
-    untuned = tuple(trial._replace(role=UNTUNED) for trial in trials)
+    keys = tuple(tuning.grid)
+    untuned = tuple(trial._replace(role=UNTUNED, tuned=keys) for trial in trials)
     return Row(untuned, tuple(candidates.values()))
 
 

@@ -10,6 +10,7 @@ from experiments.errors import WorkdirError
 from experiments.settings import SettingsError
 from experiments.sweep.plan import group_trials, plan_trials
 from experiments.sweep.points import SweepError, expand, sweeps_of
+from experiments.sweep.status import read_status
 from experiments.sweep.tuning import (
     choices,
     choose,
@@ -192,6 +193,12 @@ def test_labels_are_the_rows():
         *["base"] * 4,
         "(A)",
     ]
+    # Titles tell apart what is tried, at the row's own values too.
+    assert [trial.title for trial in trials[:6]] == [
+        f"{row}{tried} seed=1000"
+        for row in ("base", "(A)")
+        for tried in ("", " learning_rate=0.5", " learning_rate=2")
+    ]
 
 
 def perplexities(row, *scores):
@@ -303,6 +310,8 @@ def test_a_workdir_keeps_roles_and_what_was_tuned(tmp_path):
     assert found["h=2 d_k=8 seed=0"] == "untuned"
     assert found["h=2 d_k=8 learning_rate=0.5 seed=0"] == "compared"
     assert found["h=2 d_k=8 learning_rate=0.5 seed=1000"] == "tuning"
+    names = {trial.name for trial in read_status(tmp_path).trials}
+    assert {"h=2 seed=0", "h=2 learning_rate=0.5 seed=0"} <= names
 
 
 def test_values_that_are_chosen_no_more_are_not_compared(tmp_path):
