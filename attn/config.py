@@ -124,7 +124,8 @@ class Attention:
     """How the model knows where a token stands: by a table that is added to the embeddings
     (sinusoidal, learned, randomised), or within self-attention (the others)."""
     heads: Heads = value_of(Heads, Separate())
-    """How the heads of an attention interact. talking takes memory h·n²."""
+    """How the heads of an attention interact. All but separate, differential and exclusive take
+    memory h·n²."""
     residual: Residual = value_of(Residual, NoResidual())
     """What self-attention takes over from earlier layers. scores takes memory h·n²."""
     gate: str = one_of(GATES, "none")

@@ -114,7 +114,7 @@ class PaTH(Between):
 
     w is a unit vector and β a number from 0 to 2 that each head reads of token t: see
     `Reflections`. β = 0 leaves the score as it is. Theirs has a short convolution of three
-    taps in w; `mixing=short` has one before all projections.
+    taps in w; the mixer `short` has one before all projections.
     """
 
     name: ClassVar[str] = "path"

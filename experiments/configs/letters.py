@@ -1,7 +1,7 @@
 """Letters in blocks: does it take scores that are mixed with those of tokens nearby?
 
     python -m launch.sweep --config=experiments/configs/letters.py --sweep=heads --seeds=3 \
-      --tune=training.learning_rate:0.3,1.0 --workdir=runs/letters
+      --workdir=runs/letters
 
 A text is ten blocks of five random letters, then two letters of which one block alone has both;
 that block's letters are asked. To look for both at once is what softmax of single scores cannot

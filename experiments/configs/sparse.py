@@ -30,7 +30,9 @@ KEYS = {
 
 
 def get_config():
-    return recall.get_config()
+    config = recall.get_config()
+    config.training.update(steps=800, evaluate_every=400)
+    return config
 
 
 def sweep_keys():

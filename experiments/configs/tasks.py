@@ -9,7 +9,7 @@ sort, words, induction, hops, letters, stacks, scan (by data.split) and chomsky 
 data.task); `experiments/data/corpora/tasks.py` says what each is, and of which paper. The model
 reads a text and is trained on its answers alone, at the places where they are asked. result.json
 has their accuracy in all, and in `accuracy_by` by position and by distance. The tasks first and
-listops ask for a label of each text, and are labels.py's.
+listops ask for a label of each text, which a classifier gives; labels.py has more on first.
 
 Two layers of width 64 and no dropout, as texts never come twice in so few steps; a trial
 takes a minute or two on one CPU core.

@@ -1,4 +1,4 @@
-"""Translation with each of the attentions since 2017, at equal parameters.
+"""Translation with 26 attentions since 2017, at equal parameters.
 
     python -m launch.sweep --config=experiments/configs/variants.py --sweep=variants --seeds=2 \
       --tune=training.learning_rate:0.18,0.35,0.7 --workdir=runs/variants

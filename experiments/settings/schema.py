@@ -71,9 +71,9 @@ class Training:
     # Section 5.3 has this optimizer with its options, and this schedule.
     optimizer: str = choice(OPTIMIZERS, "adam")
     """The optimizer, such as adamw(weight_decay=0.1), or any of optax by its name. Weight
-    decay leaves norms and biases alone, unless mask=all. Muon updates the matrices, Adam the
-    rest. A custom one is a function of learning_rate and options that returns an
-    optax.GradientTransformation."""
+    decay leaves norms and biases alone, unless mask=all (of Muon weight_decay_mask=all).
+    Muon updates the matrices, Adam the rest. A custom one is a function of learning_rate and
+    options that returns an optax.GradientTransformation."""
     learning_rate: float = fields.positive(1.0)
     """Learning rate: a factor on the schedule `paper`, the highest rate of constant, cosine,
     linear and warmup_stable_decay, a factor on optax's and custom schedules."""
