@@ -45,7 +45,7 @@ class ShortConvolved(nn.Module):
         first = 1 - self.taps if self.causal else -(self.taps // 2)
         self.offsets = tuple(range(first, first + self.taps))
         shape = self.taps, self.d_model
-        self.kernel = self.param("kernel", _uniform, shape)
+        self.of_taps = self.param("taps", _uniform, shape)
 
     def __call__(
         self, x: Float[Array, "B N D"], ctx: Context
@@ -74,7 +74,7 @@ class ShortConvolved(nn.Module):
         return out, after.replace(cache=(after.cache, kept))
 
     def _mixed(self, x: Array, taps: Sequence[Array]) -> Array:
-        weights = self.kernel.astype(x.dtype)
+        weights = self.of_taps.astype(x.dtype)
         weights = weights.reshape(self.taps, *(1,) * (x.ndim - 1), -1)
         total = jnp.zeros_like(x)
         for tap, weight in zip(taps, weights, strict=True):

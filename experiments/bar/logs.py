@@ -115,12 +115,17 @@ def runs_of(workdir: Path, trials: Sequence[Trial], size: str) -> list[Run]:
                 task.name,
                 trial.settings.seed,
                 trial.settings.training.learning_rate,
-                result["perplexity"] if ended else math.inf,
+                _finite(result["perplexity"]) if ended else math.inf,
                 result[task.metric] if ended else math.nan,
                 round(result.get("seconds") or 0.0, 1),
             )
         )
     return runs
+
+
+def _finite(perplexity: float) -> float:
+    # NaN is less than nothing, and would be chosen where it comes first.
+    return perplexity if math.isfinite(perplexity) else math.inf
 
 
 def task_of(trial: Trial) -> str:

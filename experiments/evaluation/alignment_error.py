@@ -46,7 +46,7 @@ def alignment_error(
         if "cross" not in kinds:
             return None
         # The mean over the heads of the last layer: (rows, queries, keys).
-        attention = np.asarray(kinds["cross"][:, -1], np.float32).mean(1)
+        attention = np.nanmean(np.asarray(kinds["cross"][:, -1], np.float32), axis=1)
         for row, i in enumerate(indices):
             links = test.links[i]
             linked = {target for _, target in links.possible}

@@ -3,7 +3,7 @@
 B rows of a batch, N layers, H heads.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,12 +31,13 @@ def attention_weights(
 ) -> dict[str, jax.Array]:
     """Computes weights (B, N, H, queries, keys) of each of KINDS that the model has.
 
-    Where layers differ in their heads, the weights of those that one lacks are 0. `source`
-    and `target` are rows of ids, `lengths` (B,) those of the sources.
+    N are the layers up to the last that attends; weights of a layer that does not, and of
+    heads that one lacks, are NaN. `source` and `target` are rows of ids, `lengths` (B,) those
+    of the sources.
     """
     kinds = {}
     for kind, layers in attentions(program, state, source, target, lengths).items():
-        kinds[kind] = _stacked([kept["weights"] for kept in layers.values()])
+        kinds[kind] = _stacked({i: kept["weights"] for i, kept in layers.items()})
     return kinds
 
 
@@ -66,22 +67,51 @@ def attentions(
             # The recurrent model has one attention, in no layer.
             for name, of_layer in (*of_model.items(), (f"{stack}_0", of_model)):
                 of_stack, _, number = name.rpartition("_")
-                if of_stack == stack and attention in of_layer:
+                path = path_of(of_layer, attention) if of_stack == stack else ()
+                if path:
                     layer = found[kind].setdefault(int(number), {})
-                    layer[collection] = of_layer[attention][collection]
+                    layer[collection] = below(of_layer, path)[collection]
     return {
         kind: dict(sorted(layers.items())) for kind, layers in found.items() if layers
     }
 
 
-def _stacked(layers):
-    """Returns the weights of all layers (B, N, H, …), 0 for heads that a layer lacks."""
-    most = max(weights.shape[1] for weights in layers)
-    padded = [
-        jnp.pad(weights, ((0, 0), (0, most - weights.shape[1]), (0, 0), (0, 0)))
-        for weights in layers
-    ]
-    return jnp.stack(padded, axis=1)
+def path_of(layer: Mapping[str, Any], attention: str) -> tuple[str, ...]:
+    """Returns the modules that lead from a layer to an attention; () where it has none.
+
+    A mixer that is around another has that as `inner`.
+    """
+    if attention in layer:
+        return (attention,)
+    for name, module in layer.items():
+        path = (name,)
+        while isinstance(module, Mapping) and "inner" in module:
+            path += ("inner",)
+            module = module["inner"]
+        if path[1:] and attention == "self_attention":
+            return path
+    return ()
+
+
+def below(layer: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    """Returns what is kept below the modules of a path."""
+    for name in path:
+        layer = layer[name]
+    return layer
+
+
+def _stacked(layers: Mapping[int, jax.Array]) -> jax.Array:
+    """Returns the weights of all layers (B, N, H, …), NaN where a layer has no such head."""
+    heads = max(weights.shape[1] for weights in layers.values())
+    first = next(iter(layers.values()))
+    none = jnp.zeros_like(first[:, :0])
+    rows = []
+    for layer in range(max(layers) + 1):
+        weights = layers.get(layer, none)
+        lacking = heads - weights.shape[1]
+        widths = ((0, 0), (0, lacking), (0, 0), (0, 0))
+        rows.append(jnp.pad(weights, widths, constant_values=jnp.nan))
+    return jnp.stack(rows, axis=1)
 
 
 def attention_examples(

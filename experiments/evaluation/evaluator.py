@@ -382,7 +382,7 @@ class Evaluator:
     def _write_heads(self, trial, states, state, nll, tokens) -> dict[str, float]:
         place = self.lanes.place(trial.lane)
         without = {}
-        for head in head_importance.all_heads(state.params):
+        for head in head_importance.all_heads(state.params, self.program.model):
             # The compiled function is of all lanes, so it evaluates all for one that is
             # changed.
             changed = put_lane(states, place, head_importance.without(state, head))
@@ -395,14 +395,15 @@ class Evaluator:
             _attention_batch(trial),
             self.program.length,
             self.check,
+            self.objective,
         )
         arrays |= head_importance.importance(nll, without, tokens)
         trial.run_dir.write_arrays("heads.npz", arrays)
         if "decoder/first" not in arrays:
             return {}
         return {
-            FIRST_TOKEN_MASS.key: float(arrays["decoder/first"].mean()),
-            ENTROPY.key: float(arrays["decoder/entropy"].mean()),
+            FIRST_TOKEN_MASS.key: float(np.nanmean(arrays["decoder/first"])),
+            ENTROPY.key: float(np.nanmean(arrays["decoder/entropy"])),
         }
 
     def _sentences(self, trial, nll, tokens, texts):

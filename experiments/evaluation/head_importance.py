@@ -9,8 +9,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from attn.config import Model
 from experiments.data.batches import padded
 from experiments.data.dataset import Heldout
+from experiments.evaluation.attention_maps import KINDS, below, path_of
+from experiments.objectives import Objective, Translate
 from experiments.trial.program import State
 
 PLACES = (
@@ -34,12 +37,12 @@ class Head(NamedTuple):
     layer: int
     number: int
 
-    @property
-    def path(self) -> tuple[str, str]:
-        """The layer and the attention in it, by their names in the parameters."""
-        stack = "encoder" if self.kind == "encoder" else "decoder"
-        name = "cross_attention" if self.kind == "cross" else "self_attention"
-        return f"{stack}_{self.layer}", name
+    def path(self, params: Mapping) -> tuple[str, ...]:
+        """Returns the modules that lead to its attention; () where its layer has none."""
+        stack, attention = KINDS[self.kind]
+        layer = f"{stack}_{self.layer}"
+        path = path_of(params[layer], attention) if layer in params else ()
+        return (layer, *path) if path else ()
 
 
 def attention_statistics(
@@ -49,6 +52,7 @@ def attention_statistics(
     batch_size: int,
     length: int,
     check: Callable[[], None] = lambda: None,
+    objective: Objective = Translate(),
 ) -> dict[str, np.ndarray]:
     """Computes means over all queries of a test set, by "kind/what", each (N, H):
 
@@ -57,13 +61,15 @@ def attention_statistics(
     - first, w_i0 / max(1, Σ_j w_ij), what a sink takes;
     - shares (N, H, places), Σ p_ij over the keys of each of PLACES.
 
+    NaN where a layer has no such head.
+
     p_ij = w_ij / Σ_j w_ij are the weights where these sum to 1, and 0 where all weights of a
     query are. The decoder reads the references. `weights(state, source, target, lengths)` is a
     compiled `attention_maps.attention_weights`; `check()` is called between batches.
     """
     totals = {}
     counts = {}
-    for indices, batch in padded(test.ids, batch_size, length):
+    for indices, batch in padded(test.ids, batch_size, length, objective):
         check()
         source_lengths = (batch.source_segments > 0).sum(-1)
         target_lengths = (batch.target_segments > 0).sum(-1)
@@ -107,41 +113,46 @@ def _sums(w):
     )
 
 
-def all_heads(params: Mapping) -> Iterator[Head]:
+def all_heads(params: Mapping, model: Model) -> Iterator[Head]:
     """Yields the heads of a Transformer or a language model, which can be switched off."""
-    for kind in ("encoder", "decoder", "cross"):
-        layer = 0
-        # From the parameters and not the settings: a layer may mix positions in other
-        # ways.
-        while (path := Head(kind, layer, 0).path)[0] in params:
-            attentions = params[path[0]]
-            if path[1] in attentions:
-                for number in range(_switchable(attentions[path[1]])):
+    for kind, (stack, _) in KINDS.items():
+        if stack not in getattr(model, "parts", ()):
+            continue
+        for layer, block in enumerate(model.stack(stack)):
+            path = Head(kind, layer, 0).path(params)
+            if path and (kind == "cross" or block.mixing.attends):
+                # Values of other layers are added to a head's own.
+                takes_over = kind != "cross" and block.residual.acts
+                for number in range(_switchable(below(params, path), takes_over)):
                     yield Head(kind, layer, number)
-            layer += 1
 
 
-def _switchable(attention):
-    """Returns the number of its heads, 0 where they share values and there is no W_O."""
+def _switchable(attention, takes_over):
+    """Returns the number of its heads, 0 where nothing that is one head's own is its output."""
     heads = attention["w_q"].shape[1]
     shared = attention["w_v"].shape[1] < heads
-    return 0 if shared and "w_o" not in attention else heads
+    return 0 if (shared or takes_over) and "w_o" not in attention else heads
 
 
 def without(state: State, head: Head) -> State:
-    """Returns the state with the head's output 0 wherever it looks, by its values or W_O."""
-    layer, name = head.path
-    attention = dict(state.params[layer][name])
-    if attention["w_v"].shape[1] < attention["w_q"].shape[1]:
-        # Others share its values.
+    """Returns the state with the head's output 0 wherever it looks, by W_O or its values."""
+    path = head.path(state.params)
+    attention = dict(below(state.params, path))
+    if "w_o" in attention:
         attention["w_o"] = attention["w_o"].at[head.number].set(0)
     else:
-        # Values rather than W_O, because heads that are averaged may have no W_O.
         attention["w_v"] = attention["w_v"].at[:, head.number].set(0)
         if "b_v" in attention:
             attention["b_v"] = attention["b_v"].at[head.number].set(0)
-    changed = {**state.params[layer], name: attention}
-    return state._replace(params={**state.params, layer: changed})
+    return state._replace(params=_replaced(state.params, path, attention))
+
+
+def _replaced(modules, path, module):
+    """Returns modules with another at the end of a path."""
+    if not path:
+        return module
+    first, *rest = path
+    return {**modules, first: _replaced(modules[first], rest, module)}
 
 
 def importance(

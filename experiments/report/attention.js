@@ -9,7 +9,7 @@ const fill = (select, texts, values = texts.map((_, i) => i)) => {
 };
 
 async function unpack(map) {
-  // adds the mean over heads as one head more
+  // adds the mean over the heads that a layer has as one head more
   if (map.bytes) return;
   const packed = new Blob([Uint8Array.from(atob(map.weights), letter => letter.charCodeAt(0))]);
   const stream = packed.stream().pipeThrough(new DecompressionStream("deflate"));
@@ -19,12 +19,14 @@ async function unpack(map) {
   map.bytes = new Uint8Array(layers * (heads + 1) * size);
   for (let layer = 0; layer < layers; layer++) {
     const from = layer * heads * size,
-      to = layer * (heads + 1) * size;
+      to = layer * (heads + 1) * size,
+      there = [...Array(heads).keys()].filter(head => map.there[layer][head]);
+    map.there[layer].push(there.length > 0);
     map.bytes.set(bytes.subarray(from, from + heads * size), to);
     for (let i = 0; i < size; i++) {
       let sum = 0;
-      for (let head = 0; head < heads; head++) sum += bytes[from + head * size + i];
-      map.bytes[to + heads * size + i] = Math.round(sum / heads);
+      for (const head of there) sum += bytes[from + head * size + i];
+      map.bytes[to + heads * size + i] = Math.round(sum / Math.max(there.length, 1));
     }
   }
 }
@@ -50,7 +52,8 @@ class Side {
   get at() {
     // the layer and head that are shown large
     const [layer, head] = this.chosen[controls.kind.value] ?? this.trial.telling[controls.kind.value];
-    return [Math.min(layer, this.map.layers - 1), Math.min(head, this.map.heads)];
+    const at = [Math.min(layer, this.map.layers - 1), Math.min(head, this.map.heads)];
+    return this.map.there[at[0]][at[1]] ? at : this.trial.telling[controls.kind.value];
   }
   offset(layer, head) {
     return (layer * (this.map.heads + 1) + head) * this.map.queries.length * this.map.keys.length;
@@ -85,6 +88,10 @@ class Side {
     for (let layer = 0; layer < layers; layer++) {
       cells.push(make("span", `layer ${layer + 1}`));
       for (let head = 0; head <= heads; head++) {
+        if (!this.map.there[layer][head]) {
+          cells.push(make("span"));
+          continue;
+        }
         const label = `layer ${layer + 1}, ${this.name(head)}`,
           button = make("button", "", {type: "button", value: `${layer} ${head}`, ariaLabel: label});
         const canvas = button.appendChild(make("canvas"));

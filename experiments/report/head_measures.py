@@ -118,7 +118,7 @@ def _kinds(measures, measure):
 
 def _lines(measures) -> Iterator[tuple[str, ...]]:
     for kind, entropies in _kinds(measures, "entropy").items():
-        for layer, head in np.ndindex(entropies.shape):
+        for layer, head in zip(*np.nonzero(~np.isnan(entropies)), strict=True):
             distance = _at(measures, f"{kind}/distance", layer, head)
             yield (
                 f"{kind}, layer {layer + 1}, head {head + 1}",

@@ -87,13 +87,13 @@ def telling_head(examples: Sequence[Mapping[str, np.ndarray]], kind: str):
     scores = []
     for maps in examples:
         if kind in maps:
-            weights = np.nan_to_num(np.asarray(maps[kind], np.float32))
+            weights = np.asarray(maps[kind], np.float32)
             together = heat_maps.mean_entropy([weights.mean(-2, keepdims=True)])
             scores.append(together - heat_maps.mean_entropy([weights]))
     if not scores or not scores[0].size:
         return [0, 0]
     score = np.mean(scores, axis=0)
-    return [int(i) for i in np.unravel_index(score.argmax(), score.shape)]
+    return [int(i) for i in np.unravel_index(np.nanargmax(score), score.shape)]
 
 
 def packed(name: str, of_run: Sequence[Example]) -> dict[str, Any]:
@@ -107,6 +107,7 @@ def packed(name: str, of_run: Sequence[Example]) -> dict[str, Any]:
             maps[kind] = {
                 "layers": layers,
                 "heads": heads,
+                "there": heat_maps.is_head(weights).tolist(),
                 "queries": queries,
                 "keys": keys,
                 "weights": heat_maps.packed_weights(weights),

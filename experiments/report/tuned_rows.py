@@ -11,10 +11,12 @@ from typing import Any
 
 from experiments.errors import few
 from experiments.evaluation.metrics import PERPLEXITY, Metric
+from experiments.evaluation.perplexity import of_scores
 from experiments.report.cells import MISSING, Grid, measured, number, verdict_text
 from experiments.report.rows import Row, rows_of, short_names, varied
 from experiments.report.table import VERDICTS, Table
 from experiments.report.trial_files import Results, look_up_setting
+from experiments.stats.summary import summarise
 
 CHOSEN = "chosen"
 TRIED = "validation perplexity of each"
@@ -162,8 +164,8 @@ def _is_number(value):
 
 
 def _mean_perplexity(row):
-    summary = row.summary(PERPLEXITY.key)
-    return "diverged" if summary is None else measured(summary, PERPLEXITY)
+    values = [value for value in _by_seed(row).values() if value < math.inf]
+    return measured(summarise(values), PERPLEXITY) if values else "diverged"
 
 
 def _is_worse_on_every_seed(chosen, own):
@@ -176,11 +178,7 @@ def _is_worse_on_every_seed(chosen, own):
 def _by_seed(row):
     """Returns {seed: perplexity} of the runs that have ended."""
     found = {t.seed: math.inf for t in row.trials if t.status == "diverged"}
-    for trial in row.finished:
-        perplexity = trial.result.get(PERPLEXITY.key)
-        if isinstance(perplexity, (int, float)):
-            found[trial.seed] = perplexity
-    return found
+    return found | {trial.seed: of_scores(trial.result) for trial in row.finished}
 
 
 def _is_own(results, trial):
@@ -231,8 +229,8 @@ def _perplexity(trials):
     for status in ("diverged", "failed", "unfinished"):
         if any(trial.status == status for trial in trials):
             return status
-    found = [trial.result.get(PERPLEXITY.key) for trial in trials]
-    if not all(value is not None and 0 < value < math.inf for value in found):
+    found = [of_scores(trial.result) for trial in trials]
+    if not all(0 < value < math.inf for value in found):
         return MISSING
     mean = math.exp(math.fsum(map(math.log, found)) / len(found))
     return number(mean, PERPLEXITY.decimals)

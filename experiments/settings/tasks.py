@@ -151,7 +151,7 @@ class FuzzyData(TaskData):
     """Symbols, half of keys and half of values; an even number."""
     key_values: int = fields.at_least(1, 4, LONGEST // 4)
     """Pairs of key and value in a text."""
-    longest: int = fields.at_least(1, 3, LONGEST // 4)
+    most_symbols: int = fields.at_least(1, 3, LONGEST // 4)
     """The most symbols of a key, and of a value."""
 
     @property
@@ -169,13 +169,13 @@ class FuzzyData(TaskData):
             self.symbols % 2 == 0,
             f"data.symbols={self.symbols} must be even: half are of keys, half of values",
         )
-        keys = sum((self.symbols // 2) ** n for n in range(1, self.longest + 1))
+        keys = sum((self.symbols // 2) ** n for n in range(1, self.most_symbols + 1))
         require(
             self.key_values <= keys,
             f"data.key_values={self.key_values} needs as many keys, of which data.symbols="
-            f"{self.symbols} and data.longest={self.longest} make {keys}",
+            f"{self.symbols} and data.most_symbols={self.most_symbols} make {keys}",
         )
-        room = (self.key_values + 1) * (2 * self.longest + 1)
+        room = (self.key_values + 1) * (2 * self.most_symbols + 1)
         shortest = min(self.lengths.values())
         require(
             room <= shortest,
@@ -201,7 +201,8 @@ class NeedleData(TaskPairsData):
 
     @property
     def chance(self) -> float:
-        return 1 / self.symbols
+        # No other values are in a text.
+        return 1 / self.needles
 
     def check(self) -> None:
         super().check()

@@ -430,7 +430,9 @@ def _contrasts(fit, pairs, is_tested, errors, families, largest, critical):
     runs = np.maximum(fit.runs, 1)
     harmonic = 1 / (1 / runs[rows] + 1 / runs[bases])
     certain = np.where(mean == 0, 0.0, np.copysign(np.inf, mean))
-    d = mean / (of_runs * np.sqrt(2 * harmonic))
+    # Runs of a copy are paired with the base's, and of_runs is that of their differences.
+    is_paired = fit.errors_of[rows] == fit.errors_of[bases]
+    d = mean / (of_runs * np.sqrt(np.where(is_paired, 2, 1) * harmonic))
     score = fit.means[bases] + _mean_seed(fit)
     return Contrasts(
         base=score,

@@ -117,7 +117,7 @@ def sentence_noise(
         noise.cross[place] = together + mine
         apart = own[i] / len(draws) + mine
         is_paired = originals[i] == originals[base]
-        if is_paired and len(draws) == len(of_base) > 1:
+        if is_paired and _seeds(runs[i]) == _seeds(runs[base]) and len(draws) > 1:
             gaps = draws - of_base
             each = (gaps - gaps.mean(0)).var(1, ddof=1).sum() / (len(gaps) - 1)
             apart = factor * each / len(gaps)
@@ -145,18 +145,23 @@ def _unbiased(row):
     return row.sentences / max(row.sentences - 1, 1)
 
 
+def _seeds(row) -> set[int | None]:
+    """Returns the seeds whose runs have a finite score."""
+    return {seed for seed, value in row.values.items() if math.isfinite(value)}
+
+
 def _resampled(row, link, of_sums):
     """Returns (J, R) scores on the link's scale; None where there are none.
 
     There are none for several test sets, or for one too small to resample.
     """
     sizes = {len(table) for table in row.tables.values()}
-    finite = {seed for seed, value in row.values.items() if math.isfinite(value)}
+    seeds = _seeds(row)
     if of_sums is None or len(sizes) != 1 or min(sizes) < 2:
         return None
-    if not finite or not finite <= row.tables.keys():
+    if not seeds or not seeds <= row.tables.keys():
         return None
-    tables = [row.tables[seed] for seed in sorted(finite)]
+    tables = [row.tables[seed] for seed in sorted(seeds)]
     draws = link.forward(resampled_scores(of_sums, tables, resamples(*sizes)))
     return draws if np.isfinite(draws).all() else None
 

@@ -82,7 +82,7 @@ def recall(rng: random.Random, data, split: str) -> Text:
 def fuzzy(rng: random.Random, data, split: str) -> Text:
     """Makes fuzzy recall (Poli et al. 2024, "MAD", arXiv 2403.17844): keys of several symbols.
 
-    Keys and values have one to data.longest symbols, and = stands between them. Each pair
+    Keys and values have one to data.most_symbols symbols, and = stands between them. Each pair
     comes once; then pairs come again, and the symbols of their values are asked. Dots fill
     the rest. Unlike there, = says where a key ends, which may be the beginning of another.
     """
@@ -91,7 +91,7 @@ def fuzzy(rng: random.Random, data, split: str) -> Text:
     )
 
     def some(symbols):
-        return rng.choices(symbols, k=rng.randint(1, data.longest))
+        return rng.choices(symbols, k=rng.randint(1, data.most_symbols))
 
     values = {}
     while len(values) < data.key_values:

@@ -91,16 +91,26 @@ def heads(
 def mean_entropy(weights: Sequence[np.ndarray]) -> np.ndarray:
     """Computes −Σ_j w_ij ln w_ij of weights [(N, h, n, m), …], as (N, h).
 
-    It is the mean over queries i, then over the maps.
+    It is the mean over queries i, then over the maps; NaN where a layer has no such head.
     """
     if not weights:
         return np.zeros((0, 0), np.float32)
     entropies = []
     for w in weights:
         # A diverged model's weights may be NaN, which would leave the picture empty.
-        w = np.nan_to_num(np.asarray(w, np.float32))
-        entropies.append(-(w * np.log(np.where(w > 0, w, 1))).sum(-1).mean(-1))
+        known = np.nan_to_num(np.asarray(w, np.float32))
+        entropy = -(known * np.log(np.where(known > 0, known, 1))).sum(-1).mean(-1)
+        entropies.append(np.where(is_head(w), entropy, np.nan))
     return np.mean(entropies, axis=0)
+
+
+def is_head(weights: np.ndarray) -> np.ndarray:
+    """Returns (N, h), which heads there are: a layer may lack some, whose weights are NaN.
+
+    Where all are NaN, as of a diverged model, that says nothing.
+    """
+    is_there = ~np.isnan(weights).all((-2, -1))
+    return is_there if is_there.any() else np.ones_like(is_there)
 
 
 def position_table(table: np.ndarray, title: str, name: str) -> Picture:

@@ -83,7 +83,7 @@ def shortened(p, x, offsets, inner, residual):
     for i in range(len(x)):
         for tap, offset in enumerate(offsets):
             if 0 <= i + offset < len(x):
-                total[i] += x[i + offset] * p["kernel"][tap]
+                total[i] += x[i + offset] * p["taps"][tap]
     total = x + total if residual else total / (1 + np.exp(-total))
     return inner(p["inner"], total)
 

@@ -7,6 +7,7 @@ import pytest
 
 from experiments.bar import entry, logs, rules, verify
 from experiments.bar.logs import LogError, Run
+from experiments.sweep.plan import plan_trials
 from tests.experiments import own_parts
 from tests.experiments.bar import fakes
 
@@ -72,6 +73,22 @@ def test_the_run_of_the_best_rate_on_validation_counts():
     values = logs.values_of(runs, tasks)
     assert values["copy"] == {0: 0.4, 1: -math.inf}
     assert values["characters"] == {0: -1.3}
+
+
+def test_a_rate_whose_validation_is_no_number_is_not_chosen(tmp_path, monkeypatch):
+    """NaN is not above another perplexity, and so no run would be better."""
+    (task, *_) = rules.tasks_of("small")
+    points = entry.points("small", {"positions": "alibi"}, [0], [task.name])
+    trials = plan_trials(rules.get_config("small"), points)
+    found = dict(zip((t.directory for t in trials), (math.nan, 2.0, 3.0), strict=True))
+
+    def read(directory):
+        perplexity = found[str(directory.relative_to(tmp_path))]
+        return dict(status="finished", perplexity=perplexity, accuracy=0.5)
+
+    monkeypatch.setattr(logs, "read_result", read)
+    runs = logs.runs_of(tmp_path, trials, "small")
+    assert logs.chosen(runs)[task.name][0].validation == 2.0
 
 
 def test_a_run_that_diverged_is_kept(tmp_path):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.quick
 
 SIZES = {
     "recall": dict(length=23, test_length=31, key_values=5, symbols=22),
-    "fuzzy": dict(length=40, test_length=61, symbols=8, key_values=3, longest=3),
+    "fuzzy": dict(length=40, test_length=61, symbols=8, key_values=3, most_symbols=3),
     "needle": dict(length=23, test_length=31, symbols=6, needles=4),
     "flipflop": dict(length=22, test_length=34, ignore=0.5, test_ignore=0.7),
     "backcopy": dict(length=37, symbols=7, triggers=2),
@@ -492,12 +492,12 @@ def test_pairs_have_what_is_read_and_the_answers(task):
         ),
         ({"data.corpus": "letters", "data.block": 48}, "must find room in"),
         ({"data.corpus": "fuzzy", "data.symbols": 7}, "data.symbols=7 must be even"),
-        ({"data.corpus": "fuzzy", "data.longest": 30}, "take up to 305 symbols"),
+        ({"data.corpus": "fuzzy", "data.most_symbols": 30}, "take up to 305 symbols"),
         (
             {
                 "data.corpus": "fuzzy",
                 "data.symbols": 2,
-                "data.longest": 1,
+                "data.most_symbols": 1,
                 "data.key_values": 2,
             },
             "make 1$",
@@ -639,9 +639,9 @@ def test_chance_is_what_a_guess_among_possible_answers_reaches(task):
     rng = random.Random(0)
     right = []
     for text, answers in zip(texts, asked, strict=True):
-        # Of recall the text's own values, of hops its nodes, of letters the two that are
-        # named; elsewhere a guess knows nothing of the text.
-        among = answers if task == "recall" else possible
+        # Of recall and of needles the text's own values, of hops its nodes, of letters the
+        # two that are named; elsewhere a guess knows nothing of the text.
+        among = answers if task in ("recall", "needle") else possible
         if task == "hops":
             among = text.symbols[: 2 * data.nodes : 2]
         elif task == "letters":

@@ -1,5 +1,6 @@
 """What each head does, against counting by hand and against models whose heads were cut out."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,15 +9,19 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from attn import ValueResidual, config
 from experiments.data.batches import Encoded
 from experiments.data.corpora import Pairs
 from experiments.data.dataset import Heldout
 from experiments.evaluation import head_importance
 from experiments.evaluation.head_importance import Head
 from experiments.evaluation.perplexity import sentence_losses
+from experiments.objectives import Label
+from experiments.report.figures import heat_maps
 from experiments.report.head_measures import _corrected, grids, head_tables
+from experiments.report.packed_attention import telling_head
 from experiments.report.trial_files import ResultsError, read_results
-from experiments.report.trial_outputs import KINDS, read_heads
+from experiments.report.trial_outputs import KINDS, read_examples, read_heads
 from experiments.report.write import compare_rows, write_report
 from experiments.training import loop
 from experiments.trial.lanes import Lanes, over_lanes
@@ -58,6 +63,24 @@ def test_weights_that_do_not_sum_to_1_are_looked_at_as_shares():
     )
     for name, value in expected.items():
         np.testing.assert_allclose(statistics[f"cross/{name}"], [[value]], rtol=1e-6)
+
+
+def test_a_label_is_asked_by_one_query():
+    """Of a label and its end mark, so that the one that there is not does not count."""
+    labelled = heldout()._replace(
+        ids=Encoded(heldout().ids.source, [np.array([5])] * 2)
+    )
+
+    def weights(state, source, target, lengths):
+        assert target.shape == (3, 1)
+        return dict(
+            cross=np.eye(6, dtype=np.float32)[None, None, None, 2:3].repeat(3, 0)
+        )
+
+    arguments = weights, None, labelled, 3, 6
+    statistics = head_importance.attention_statistics(*arguments, objective=Label())
+    # The pooling looks at the third token, which one of two sources has.
+    np.testing.assert_allclose(statistics["cross/distance"], [[2 / 2]])
 
 
 def test_how_heads_look():
@@ -120,7 +143,7 @@ def built(request):
 
 def test_every_head_is_named_once(built):
     program, state = built
-    heads = list(head_importance.all_heads(state.params))
+    heads = list(head_importance.all_heads(state.params, program.model))
     kinds = (
         ("decoder",)
         if program.model.kind == "language"
@@ -138,20 +161,23 @@ def test_models_without_heads_have_none():
     params = jax.eval_shape(lambda: initial_variables(program, jax.random.key(0)))[
         "params"
     ]
-    assert not list(head_importance.all_heads(params))
+    assert not list(head_importance.all_heads(params, program.model))
 
 
-def test_heads_that_share_values_are_switched_off_by_w_o():
-    shared = {"w_q": np.ones((8, 4, 3)), "w_v": jnp.ones((8, 2, 3))}
-    with_w_o = shared | {"w_o": jnp.ones((4, 3, 8))}
-    params = {"decoder_0": {"self_attention": with_w_o, "cross_attention": shared}}
-    # Without W_O nothing is one head's own.
+def test_without_w_o_values_are_switched_off_that_are_one_heads_own():
+    own = {"w_q": jnp.ones((8, 4, 3)), "w_v": jnp.ones((8, 4, 3)), "b_v": jnp.ones(4)}
+    shared = own | {"w_v": jnp.ones((8, 2, 3))}
+    params = {"decoder_0": {"self_attention": own, "cross_attention": shared}}
+    model = config.Transformer(N=1, encoder={"N": 1})
     heads = [Head("decoder", 0, number) for number in range(4)]
-    assert list(head_importance.all_heads(params)) == heads
+    assert list(head_importance.all_heads(params, model)) == heads
     off = head_importance.without(State(0, params, (), ()), heads[3])
     changed = off.params["decoder_0"]["self_attention"]
-    np.testing.assert_array_equal(changed["w_o"], with_w_o["w_o"].at[3].set(0))
-    np.testing.assert_array_equal(changed["w_v"], shared["w_v"])
+    np.testing.assert_array_equal(changed["w_v"], own["w_v"].at[:, 3].set(0))
+    np.testing.assert_array_equal(changed["b_v"], own["b_v"].at[3].set(0))
+    # To values of the first layer those of a head are added.
+    model = dataclasses.replace(model, residual=ValueResidual())
+    assert not list(head_importance.all_heads(params, model))
 
 
 @functools.cache
@@ -171,23 +197,47 @@ def test_a_head_that_is_off_is_one_whose_output_is_cut(built):
     """Its part of W_O set to 0 does the same; the other heads are as they were."""
     program, state = built
     head = Head("decoder", 1, 1)
-    layer, name = head.path
-    cut = {
-        **state.params[layer][name],
-        "w_o": state.params[layer][name]["w_o"].at[1].set(0),
-    }
+    layer, name = head.path(state.params)
+    values = dict(state.params[layer][name])
+    values["w_v"] = values["w_v"].at[:, 1].set(0)
+    values["b_v"] = values["b_v"].at[1].set(0)
     other = state._replace(
-        params={**state.params, layer: {**state.params[layer], name: cut}}
+        params={**state.params, layer: {**state.params[layer], name: values}}
     )
     off = head_importance.without(state, head)
     np.testing.assert_allclose(
         losses(program, off)[0], losses(program, other)[0], rtol=1e-5
     )
     assert np.abs(losses(program, off)[0] - losses(program, state)[0]).max() > 1e-3
-    assert (
-        state.params[layer][name]["w_v"][:, 1].any()
-        and not off.params[layer][name]["b_v"][1].any()
+    assert state.params[layer][name]["w_o"][1].any()
+
+
+def test_layers_and_heads_that_there_are_not_are_no_zeros(tmp_path):
+    """Three layers: without attention, of two heads behind a short convolution, of one."""
+    own = dict(
+        model__kind="language",
+        model__N=3,
+        model__positions="none",
+        model__decoder__layer_1__mixing="mamba2",
+        model__decoder__layer_2__mixing="short",
+        model__decoder__layer_3__h=1,
+        evaluation__head_importance=True,
+        training__steps=4,
     )
+    result = loop.run(tiny.shared(**own), tiny.corpus(), tmp_path)
+    (run,) = read_results(tmp_path).trials
+    measured = read_heads(run)
+    there = [[False, False], [True, True], [True, False]]
+    for what in ("entropy", "first", "distance", "importance", "p_value"):
+        np.testing.assert_array_equal(~np.isnan(measured[f"decoder/{what}"]), there)
+    known = measured["decoder/entropy"][1:].ravel()[:3]
+    assert result["attention_entropy"] == pytest.approx(known.mean(), rel=1e-6)
+    (first, *_) = read_examples(run)
+    np.testing.assert_array_equal(heat_maps.is_head(first.attention["decoder"]), there)
+    assert telling_head([first.attention], "decoder")[0] > 0
+    (grid,) = grids([("one", measured)])
+    named = ["layer 2, head 1", "layer 2, head 2", "layer 3, head 1"]
+    assert [row[0] for row in grid.rows] == [f"decoder, {name}" for name in named]
 
 
 def test_importance_by_hand():

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 
 import pytest
 import rich.console
@@ -109,6 +110,27 @@ def test_a_choice_that_the_compared_seeds_contradict_is_named(tmp_path):
     (tmp_path / "right").mkdir()
     right = write_report(two_rows(tmp_path / "right")).table.notes
     assert not any("for the worse" in note for note in right)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_values_are_shown_where_a_loss_is_a_cross_entropy(tmp_path):
+    """As a classifier's, which has no perplexity."""
+
+    def labelled(perplexity):
+        return fakes.finished(accuracy=0.5, cross_entropy=math.log(perplexity))
+
+    trials = [
+        ("tuning", {RATE: 0.5, "seed": 1000}, labelled(1.29)),
+        ("tuning", {"seed": 1000}, labelled(1.30)),
+    ]
+    for seed in (0, 1):
+        trials.append(("compared", {RATE: 0.5, "seed": seed}, labelled(1.4)))
+        trials.append(("untuned", {"seed": seed}, labelled(1.3)))
+    table = write_report(tuned(tmp_path, trials)).table
+    (base,) = cells(table.tuning)
+    assert base["validation perplexity of each"] == "0.5: 1.290, 1: 1.300"
+    (note,) = [note for note in table.notes if "for the worse" in note]
+    assert "base (1.400 ± 0.000, at its own 1.300 ± 0.000)" in note
 
 
 @pytest.mark.usefixtures("undrawn")

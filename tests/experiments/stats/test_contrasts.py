@@ -222,6 +222,19 @@ def test_copies_say_nothing_of_the_spread_between_models():
     assert narrower.mean() < 0.9
 
 
+def test_d_is_in_standard_deviations_of_a_run():
+    """Of rows of their own in those of a run, of a copy in those of its differences."""
+    values = table(3, 2, 400) + np.array([[0.0], [1.0]])
+    spread = np.sqrt(values.var(1, ddof=1).mean())
+    expected = (values[1].mean() - values[0].mean()) / spread
+    assert judged(values, usual_tau=0.0).d[1] == pytest.approx(expected, rel=0.02)
+    differences = 0.5 + 0.1 * table(4, 1, 400)[0]
+    copied = np.stack([values[0], values[0] + differences])
+    d = judged(copied, originals=[0, 0], usual_tau=0.0).d[1]
+    expected = differences.mean() / differences.std(ddof=1)
+    assert d == pytest.approx(expected, rel=0.02)
+
+
 def test_a_copy_without_any_difference_has_none():
     values = table(12, 3, 4)
     both, originals = with_copies(values, np.zeros_like(values))

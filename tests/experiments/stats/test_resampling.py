@@ -86,6 +86,21 @@ def test_a_runs_own_sentences_are_the_variance_of_a_share():
     np.testing.assert_allclose(own, 1 / 400, rtol=0.4)
 
 
+def test_runs_of_other_seeds_are_no_pairs():
+    """As where one trial of each failed: the copy is then as another row is."""
+    base, copy = (runs_of(answers(2, 100, seed, 0.5)) for seed in (0, 1))
+    seeds = (0, 2)
+    copy = copy._replace(
+        values=dict(zip(seeds, copy.values.values(), strict=True)),
+        tables=dict(zip(seeds, copy.tables.values(), strict=True)),
+    )
+    of_copy, of_row = (
+        column_of([base, copy], PAIRS, SHARE, originals, mean_of_sums).shared
+        for originals in ([0, 0], [0, 1])
+    )
+    np.testing.assert_array_equal(of_copy, of_row)
+
+
 @pytest.mark.parametrize("is_alike", [False, True])
 def test_sentences_of_a_copy_are_paired_run_by_run(is_alike):
     """One sentence in twenty is answered otherwise: by chance, or in all runs and rightly."""
