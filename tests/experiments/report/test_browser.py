@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from experiments.evaluation.metrics import METRICS
@@ -117,6 +118,31 @@ def test_a_page_of_lines_that_were_just_translated(look, page, tmp_path):
         return {listed, visible, heads};""",
     )
     assert answer == {"listed": lines, "visible": ["sentence"], "heads": 6}
+
+
+def test_heads_that_a_layer_lacks_have_no_map_and_no_part_in_the_mean(look, tmp_path):
+    """Three layers: one without attention, one of two heads, one of a single one."""
+    weights = np.full((3, 2, 2, 2), np.nan)
+    weights[1] = 0.5
+    weights[2, 0] = np.eye(2)
+    names = ("source", "reference", "translation")
+    record = dict.fromkeys(names, "a b") | dict(
+        source_tokens=["a", "b"], target_tokens=["a", "b"]
+    )
+    page = attention_page("Looks", [record], {"0/decoder": weights})
+    (tmp_path / "looks.html").write_text(page)
+    answer = look(
+        tmp_path / "looks.html",
+        """
+        const buttons = [...document.querySelectorAll('#first .heads button')];
+        const pixels = c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data];
+        const title = document.querySelector('#first h3').textContent;
+        const last = buttons.slice(-2).map(button => pixels(button.querySelector('canvas')));
+        return {buttons: buttons.map(button => button.value), title, last};""",
+    )
+    assert answer["buttons"] == ["1 0", "1 1", "1 2", "2 0", "2 2"]
+    assert answer["title"].endswith("layer 3, head 1")
+    assert answer["last"][0] == answer["last"][1]
 
 
 def test_a_head_that_is_chosen_is_shown_and_a_cell_that_is_pointed_at_read(look, page):
