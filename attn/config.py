@@ -300,6 +300,14 @@ class Stacks(Layer):
         """Returns the positions of a stack, of which single layers may have others."""
         return getattr(self, part).get("positions", self.positions)
 
+    @property
+    def attends(self) -> bool:
+        """Whether a layer has attention, to its own text or to another."""
+        stacks = [self.stack(part) for part in self.parts if part != "cross"]
+        return "cross" in self.parts or any(
+            block.mixing.attends for blocks in stacks for block in blocks
+        )
+
     def final_norm(self, part: str) -> Norm | None:
         """Returns the norm that follows a stack, which is its last layer's, or None."""
         norm = self.stack(part)[-1].norm

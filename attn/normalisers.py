@@ -50,7 +50,8 @@ def normaliser(cls: type[T]) -> type[T]:
       sums_to_one: False states that the weights of a query need not sum to 1, and so are
         no probabilities to sample by. The default is True.
       by_score: False states that a greater score need not have the greater weight, so that
-        no key is the best by its score. The default is True.
+        no key is the best by its score. The default is True; of a trained factor it
+        holds while the factor is above 0.
       weights(s, n): the same as __call__, which it then gives, number by number: n (n, 1) is
         the number of keys that each query sees, 1 where it sees none. Kernels need no row
         as a whole then.

@@ -106,14 +106,28 @@ class Dot:
 
 @score
 class ScaledDot:
-    """score(q, k) = scale · (q · k), with scale = 1/√d_k unless given.
+    """score(q, k) = scale · (q · k), with scale = 1/√d_k unless given, or where it is 0.
 
-    "Attention Is All You Need", section 3.2.1.
+    "Attention Is All You Need", section 3.2.1; for widths whose rates carry over it is in
+    proportion to 1/d_k (Yang et al. 2022, "Tensor programs V").
     """
 
     is_product = True
     of_one_width = True
     scale: Any = None  # a number, or one for each head
+
+    @classmethod
+    def init(
+        cls, key: Array, h: int, d_q: int, d_k: int, *, scale: float = 0.0
+    ) -> "ScaledDot":
+        """Makes the score, the same for all heads.
+
+        Raises:
+          ValueError: a scale that is not finite, or below 0.
+        """
+        if not 0 <= scale < float("inf"):
+            raise ValueError(f"scale={scale} must be finite and at least 0")
+        return cls(scale or None)
 
     def __call__(
         self,

@@ -63,14 +63,19 @@ def decays(tree: Any) -> Any:
     """
 
     def is_matrix(path, x):
-        name = _names(path)[-1]
-        is_bias = name.startswith("b_") or name.endswith("bias")
-        return sum(size > 1 for size in x.shape) > 1 and not is_bias
+        *modules, name = _names(path)
+        # Of these the first axis is that of the heads.
+        shape = x.shape[1:] if OF_HEADS & {*modules} else x.shape
+        is_bias = name == "b" or name.startswith("b_") or name.endswith("bias")
+        return sum(size > 1 for size in shape) > 1 and not is_bias
 
     return jax.tree_util.tree_map_with_path(is_matrix, tree)
 
 
-PARTS = {"score", "normaliser", "relative", "contextual", "together"}
+OF_HEADS = {"score", "normaliser", "relative"}
+"""The parts of an attention whose parameters have an axis of heads first."""
+
+PARTS = {*OF_HEADS, "contextual", "together"}
 """The parts of an attention in which each head has its own parameters."""
 
 

@@ -53,6 +53,8 @@ class Scored(NamedTuple):
     """The digest of the vocabulary, which says what a token is."""
     unseen: str
     """A line on characters that the model has never seen, or ""."""
+    empty: int = 0
+    """Lines without a text, or a reference, which are not scored; of `texts` they are ""."""
 
     @property
     def summed(self) -> list[Metric]:
@@ -128,21 +130,42 @@ def score(
     if not objective.writes:
         if references is not None:
             raise UserError(f"{workdir} has a language model: it needs no references")
-        return _language(workdir, model, lines)
+        if hasattr(corpora.class_of(model.settings.data), "texts_of"):
+            # All lines together are texts.
+            return _language(workdir, model, lines)
+        there = [i for i, text in enumerate(sources) if text]
+        scored = _language(workdir, model, [lines[i] for i in there])
+        return _in_their_lines(scored, there, len(sources))
     if references is None:
         raise UserError(f"{workdir} has a model that writes: give it references")
     if len(references) != len(sources):
         raise UserError(
             f"{len(sources):,} sources for {len(references):,} references: a line each"
         )
+    pairs = list(zip(sources, references, strict=True))
+    there = [i for i, pair in enumerate(pairs) if all(pair)]
+    if not there:
+        raise UserError("there is no text with a reference to score")
+    sources, references = zip(*(pairs[i] for i in there), strict=True)
     if objective.targets == "labels":
-        return _labels(workdir, model, sources, references)
-    translator = Translator(workdir, beam=beam, alpha=alpha)
-    texts = translator(sources)
-    settings = model.settings
-    tokens_of = settings.data.tokenized_language
-    return _written(
-        workdir, model, Texts(texts, references, tokens_of, sources), sources
+        scored = _labels(workdir, model, sources, references)
+    else:
+        written = Translator(workdir, beam=beam, alpha=alpha)(sources)
+        tokens_of = model.settings.data.tokenized_language
+        texts = Texts(written, references, tokens_of, sources)
+        scored = _written(workdir, model, texts, sources)
+    return _in_their_lines(scored, there, len(pairs))
+
+
+def _in_their_lines(scored: Scored, there: Sequence[int], count: int) -> Scored:
+    """Returns scores of the texts that are `there`, among so many lines.
+
+    A trial's own evaluation has no pair with an empty side either.
+    """
+    texts = dict(zip(there, scored.texts, strict=True))
+    return scored._replace(
+        texts=tuple(texts.get(i, "") for i in range(count)),
+        empty=count - len(there),
     )
 
 
@@ -265,6 +288,11 @@ def lines_of(scored: Scored) -> list[str]:
         )
         lines.append(
             f"{len(numbers)} with {shortest} to {longest} tokens of source: {scores}"
+        )
+    if scored.empty:
+        lines.append(
+            f"note: {scored.empty:,} lines without a text or a reference are left out, as in "
+            "a trial's own evaluation"
         )
     if scored.unseen:
         lines.append(f"note: {scored.unseen}")

@@ -236,6 +236,11 @@ def read_seeds(text: str | None, budget: str | None) -> int | None:
         command.mistake(
             f"--budget={budget} is for --seeds=auto: give that too, or leave it out"
         )
+    if _INTEREST.value and text != AUTO:
+        command.mistake(
+            f"--interest={','.join(_INTEREST.value)} is for --seeds=auto here: leave it out, and "
+            "give it to launch.report"
+        )
     if text is None or text == AUTO:
         return None
     if not text.isdecimal() or int(text) == 0:

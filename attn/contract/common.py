@@ -226,11 +226,13 @@ def steps(layer: int = 1, **options: Any) -> str:
     params = module.init(jax.random.key(1), x, full)
     whole, _ = module.apply(params, x, full)
 
+    @jax.jit
     def step(x, ctx):
         return module.apply(params, x, ctx.replace(layer=layer))
 
-    cache = module.empty_cache(B, N, x.dtype)
-    return close(all_steps(jax.jit(step), x, cache), whole, 1e-4)
+    return in_steps(
+        step, lambda entries: module.empty_cache(B, entries, x.dtype), x, whole
+    )
 
 
 def packed(mix: Callable, mask: Mask) -> str:
@@ -250,13 +252,36 @@ def packed(mix: Callable, mask: Mask) -> str:
     return close(row[BEFORE:], alone[:N], 1e-4)
 
 
-def all_steps(step: Callable, x: Array, cache: Any) -> Array:
-    """Returns the outputs of N steps (x, ctx) -> (y, ctx), one after another."""
+def in_steps(step: Callable, empty: Callable, x: Array, whole: Array) -> str:
+    """Compares the outputs of steps (x, ctx) -> (y, ctx) with those of the full pass.
+
+    `empty(entries)` makes a cache. Of each text there is one hypothesis; then there are two,
+    of which the second is another text, and which from the third position on stand in each
+    other's place, as in beam search.
+    """
+    alone = jnp.stack([x], axis=2)
+    detail = close(_all_steps(step, alone, empty(N), [[0]] * N)[:, :, 0], whole, 1e-4)
+    order = [[0, 1]] * 2 + [[1, 0]] * (N - 2)
+    both = jnp.stack([x, jnp.roll(x, 1, axis=0)], axis=2)
+    found = _all_steps(step, both, empty(2 * N), order)
+    rolled = jnp.roll(whole, 1, axis=0)
+    close(found, jnp.stack([whole, rolled], axis=2), 1e-4, "outputs of two hypotheses")
+    return detail
+
+
+def _all_steps(step: Callable, x: Array, cache: Any, order: Sequence) -> Array:
+    """Returns the outputs (B, N, K, D) of N steps for K hypotheses x (B, N, K, D) of each text.
+
+    At position t the i-th hypothesis is that of `order[t][i]`, as it is its own inverse.
+    """
     outputs = []
-    for t in range(N):
-        visible = jnp.broadcast_to(jnp.arange(N) <= t, (B, 1, N))
-        at = Decoding(jnp.int32(t), visible)
-        y, ctx = step(x[:, t : t + 1], Context(decoding=at, cache=cache))
+    k = x.shape[2]
+    seen = np.zeros((k, N * k), bool)
+    for t, of_place in enumerate(map(np.asarray, order)):
+        # Each sees what it wrote, in whatever place it stood.
+        seen[of_place, t * k + np.arange(k)] = True
+        at = Decoding(jnp.int32(t), jnp.broadcast_to(seen[of_place], (B, k, N * k)))
+        y, ctx = step(x[:, t, of_place], Context(decoding=at, cache=cache))
         cache = ctx.cache
-        outputs.append(y)
-    return jnp.concatenate(outputs, axis=1)
+        outputs.append(y[:, of_place])
+    return jnp.stack(outputs, axis=1)

@@ -152,9 +152,12 @@ def _halves(make: Make) -> str:
     """
     with enable_x64(True):
         arguments = inputs("bfloat16", LONG, LONG), make("bfloat16", H)
-        exact = _outputs_and_gradients(cast(arguments, jnp.float64), "reference")
-        textbook = _outputs_and_gradients(arguments, "reference")
-        blocks = _outputs_and_gradients(arguments, "blocks")
+        # Plain numbers are not trained.
+        trained = [isinstance(x, jax.Array) for x in jax.tree.leaves(arguments[1])]
+        results = functools.partial(_outputs_and_gradients, trained=trained)
+        exact = results(cast(arguments, jnp.float64), "reference")
+        textbook = results(arguments, "reference")
+        blocks = results(arguments, "blocks")
     most = 0.0
     for right, *both in zip(exact, textbook, blocks, strict=True):
         error, of_blocks = (np.sqrt(((x - right) ** 2).mean()) for x in both)
@@ -169,23 +172,35 @@ def _halves(make: Make) -> str:
     return f"error {most:.1g}"
 
 
-def _outputs_and_gradients(arguments: Any, kernel: str) -> list[np.ndarray]:
-    """Returns outputs and LSEs, and the gradients of their sums, as arrays of float64."""
-    _, value = arguments
+def _outputs_and_gradients(
+    arguments: Any, kernel: str, trained: Sequence[bool]
+) -> list[np.ndarray]:
+    """Returns outputs and LSEs, and the gradients of their sums, as arrays of float64.
+
+    The gradients are of inputs and of those of the value's leaves that are `trained`.
+    """
+    qkv, value = arguments
     has_lse = hasattr(value.get("normaliser", Softmax()), "exponents")
     options = dict(mask=Mask.causal(), implementation=kernel, return_lse=has_lse)
+    leaves, structure = jax.tree.flatten(value)
 
     # Without it XLA rounds less than is written, and how much less is chance.
     @functools.partial(jax.jit, compiler_options={"xla_allow_excess_precision": False})
-    def results(qkv, value):
-        def call(qkv, value):
-            return attention(*qkv, **value, **options)
+    def results(qkv, leaves):
+        def call(qkv, arrays):
+            arrays = iter(arrays)
+            given = zip(leaves, trained, strict=True)
+            own = [next(arrays) if is_trained else x for x, is_trained in given]
+            return attention(*qkv, **structure.unflatten(own), **options)
 
-        out, pull = jax.vjp(call, qkv, value)
+        arrays = [
+            x for x, is_trained in zip(leaves, trained, strict=True) if is_trained
+        ]
+        out, pull = jax.vjp(call, qkv, arrays)
         return out, pull(jax.tree.map(jnp.ones_like, out))
 
     # Numbers have gradients of no type.
-    leaves = jax.tree.leaves(results(*arguments))
+    leaves = jax.tree.leaves(results(qkv, leaves))
     return [np.asarray(x, np.float64) for x in leaves if x.dtype != jax.dtypes.float0]
 
 

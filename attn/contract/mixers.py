@@ -19,9 +19,9 @@ from attn.contract.common import (
     N,
     Row,
     V,
-    all_steps,
     by_arguments_alone,
     close,
+    in_steps,
     is_a,
     packed,
     run,
@@ -129,8 +129,10 @@ def _steps(mixer: Mixer) -> str:
     def step(x, ctx):
         return module.apply(variables, x, ctx)
 
-    def empty(module):
-        return module.empty_cache(B, N, x.dtype)
+    def empty(entries):
+        def of(module):
+            return module.empty_cache(B, entries, x.dtype)
 
-    cache = module.apply(variables, method=empty)
-    return close(all_steps(step, x, cache), whole, 1e-4)
+        return module.apply(variables, method=of)
+
+    return in_steps(step, empty, x, whole)

@@ -44,9 +44,9 @@ class NativeSparse(OfBlocks):
     window: int = 32
 
     def parameters(self, key: Array, a: "Attention") -> dict[str, Array]:
-        """Draws w (H, K, 3), Glorot-uniform over K, and c (H, 3), which is 0."""
+        """Draws w (H, K, 3), Glorot-uniform over K, and b (H, 3), which is 0."""
         draw = nn.initializers.glorot_uniform(1, 2, batch_axis=0)
-        return dict(w=draw(key, (a.h, a.width + a.d_r, 3)), c=jnp.zeros((a.h, 3)))
+        return dict(w=draw(key, (a.h, a.width + a.d_r, 3)), b=jnp.zeros((a.h, 3)))
 
     def _of_pairs(
         self,
@@ -63,8 +63,8 @@ class NativeSparse(OfBlocks):
         # Tokens of a block that have its score share its weight, and so have its values.
         scores = (pairs.of_tokens(pairs.means), pairs.s, pairs.s)
         gates = jnp.einsum("...nhk,hkb->...nhb", q, params["w"].astype(q.dtype))
-        c = jnp.broadcast_to(params["c"].astype(q.dtype), gates.shape)
-        gates = nn.sigmoid(gates + c)
+        bias = jnp.broadcast_to(params["b"].astype(q.dtype), gates.shape)
+        gates = nn.sigmoid(gates + bias)
 
         def branch(b):
             gate = gates[..., b, None]

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import operator
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -335,9 +336,13 @@ class Function:
 
     def __init__(self, function):
         self.function = function
-        code = getattr(function, "__code__", None)
         self.key = (function,)
-        if code is not None:
+        cells = []
+        if isinstance(function, types.MethodType):
+            cells = [function.__self__]
+            self.key = function.__func__, type(function.__self__), *cells
+        elif isinstance(function, types.FunctionType):
+            code = function.__code__
             cells = [cell.cell_contents for cell in function.__closure__ or ()]
             defaults = function.__defaults__, *(function.__kwdefaults__ or {}).items()
             # Equal numbers of two types, 1 and True, are not the same program.
@@ -345,6 +350,8 @@ class Function:
             self.key = code, id(function.__globals__), defaults, kinds, *cells
         try:
             hash(self.key)
+            for cell in cells:
+                _check_stays(cell)
         except TypeError as error:
             raise TypeError(
                 f"Mask.of takes a function of i and j alone, and this one holds a value "
@@ -360,6 +367,19 @@ class Function:
 
     def __hash__(self):
         return hash(self.key)
+
+
+def _check_stays(value):
+    """Raises TypeError for an object whose attributes may change: it is equal to itself alone."""
+    is_code = callable(value) or isinstance(value, types.ModuleType)
+    if (
+        not is_code
+        and type(value).__hash__ is object.__hash__
+        and getattr(value, "__dict__", None)
+    ):
+        raise TypeError(
+            f"{type(value).__name__} has attributes, and is no frozen dataclass"
+        )
 
 
 @mask_part()

@@ -14,7 +14,7 @@ from experiments.trial.program import Program, State
 def watch_attention(
     program: Program, state: State, source, target, lengths
 ) -> dict[str, Float[Array, ""]]:
-    """Computes statistics of each attention over some sentences, by "KIND_LAYER/WHAT":
+    """Computes statistics of each attention over some sentences, by "KIND/layer_NUMBER/WHAT":
 
     - entropy, −Σ_j p_ij ln p_ij in nats, p_ij = w_ij / Σ_j w_ij, a mean over queries and heads;
     - first_token, w_i0 / max(1, Σ_j w_ij), what a sink takes, a mean;
@@ -32,7 +32,7 @@ def watch_attention(
         queries = of_sources if kind == "encoder" else of_targets
         for layer, kept in layers.items():
             for name, value in _statistics(kept, queries).items():
-                found[f"{kind}_{layer}/{name}"] = value
+                found[f"{kind}/layer_{layer + 1}/{name}"] = value
     return found
 
 

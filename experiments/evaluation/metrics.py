@@ -155,7 +155,9 @@ def summary(scores: Mapping[str, float], metrics: Sequence[Metric]) -> str:
     parts = []
     for metric in metrics:
         if (score := scores.get(metric.key)) is not None:
-            number = f"{metric.scale * score:.{metric.decimals}f}"
+            shown = metric.scale * score
+            # A perplexity may have hundreds of digits.
+            number = f"{shown:.{metric.decimals}f}" if shown < 1e7 else f"{shown:.3g}"
             parts.append(f"{metric.name} {number}{metric.unit}")
     return "  ".join(parts)
 

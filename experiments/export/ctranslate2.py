@@ -13,6 +13,7 @@ import numpy as np
 
 from attn import SelfAttention, config
 from attn.nn import layers, norms
+from attn.positions import Positions
 from experiments.data.vocabulary import BOS, EOS, FILE, PAD, UNK
 from experiments.errors import UserError
 from experiments.inference import TrainedModel
@@ -64,7 +65,9 @@ def check_ctranslate2(described: config.Model) -> None:
                 name, value = field.name, getattr(block, field.name)
                 if name not in SIZES:
                     require(value == getattr(plain, name), f"model.{name}={value}")
-            alike = block.h == first.h and block.positions.in_layers is False
+            kind = type(block.positions)
+            is_table = not kind.in_layers and kind.places is Positions.places
+            alike = block.h == first.h and is_table
             require(alike, f"positions={block.positions} or h={block.h} of a layer")
             wide = block.h * block.d_k == block.h * block.d_v == block.d_model
             require(

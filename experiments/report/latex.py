@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from experiments.evaluation.metrics import OF_ATTENTION
 from experiments.report.cells import mean_and_interval, p_value
 from experiments.report.costs import COSTS
-from experiments.report.rows import Row, report_title
+from experiments.report.rows import Row, name_of_base, report_title
 from experiments.report.table import Table, has_published
 from experiments.report.trial_files import Results
 from experiments.report.tuned_rows import CHOSEN, UNTUNED, untuned_heading
@@ -41,13 +42,17 @@ def to_latex(
             columns.append((UNTUNED, _latex(of_row[row.name] for row in rows)))
         if any(metric.key in row.differences for row in rows):
             texts = [_latex_difference(row, metric, with_p) for row in rows]
-            columns.append(("$-$ base", texts))
+            columns.append((f"$-$ {_latex_text(name_of_base(rows))}", texts))
         if has_papers and metric.published:
             columns.append(("paper", [_latex_published(row, metric) for row in rows]))
+    for metric in OF_ATTENTION:
+        if metric.heading in grid.headings:
+            texts = _latex(grid.column(metric.heading))
+            columns.append((_latex_text(metric.heading), texts))
     cells = zip(*(texts for _, texts in columns), strict=True)
     aligned = "l" * grid.named_by + "r" * (len(columns) - grid.named_by)
-    has_differences = any(row.differences for row in rows)
-    caption = _latex_caption(results, table, has_differences, has_papers, with_p)
+    base = name_of_base(rows) if any(row.differences for row in rows) else ""
+    caption = _latex_caption(results, table, base, has_papers, with_p)
     written = _latex_table(caption, [heading for heading, _ in columns], cells, aligned)
     if pairs:
         written += f"\n{_latex_pairs(results, pairs, with_p)}"
@@ -163,11 +168,11 @@ def _latex_published(row, metric):
     return f"{getattr(row.published, metric.key):g}" if row.published else "--"
 
 
-def _latex_caption(results, table, has_differences, has_papers, with_p):
+def _latex_caption(results, table, base, has_papers, with_p):
     sentences = [f"{report_title(results)}.", table.caution]
     sentences += [f"{note[0].upper()}{note[1:]}." for note in table.caption]
-    if has_differences:
-        sentences.append(f"− base: difference to base. {_meaning(with_p)}")
+    if base:
+        sentences.append(f"− {base}: difference to it. {_meaning(with_p)}")
     if has_papers:
         sentences.append("Paper: Table 3 of “Attention Is All You Need”, newstest2013.")
     return _latex_text(" ".join(filter(None, sentences)))

@@ -133,6 +133,12 @@ def base_of(rows: Sequence[Row]) -> int | None:
     return min(bases, default=None)
 
 
+def name_of_base(rows: Sequence[Row]) -> str:
+    """Returns the name of the row that all are compared with; "base" where it is not one."""
+    compared = {row.base for row in rows if row.differences}
+    return rows[compared.pop()].name if len(compared) == 1 else "base"
+
+
 def of_one_code(results: Results, mixed_code: bool = False) -> tuple[Results, str]:
     """Returns the results of one code alone, and a sentence on the trials of other code.
 

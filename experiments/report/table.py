@@ -25,7 +25,14 @@ from experiments.report.costs import COSTS, NOTE
 from experiments.report.factors import compared_in, factors_of
 from experiments.report.finding import finding
 from experiments.report.questions import USUAL, Question
-from experiments.report.rows import Row, base_of, short_names, value_text, varied
+from experiments.report.rows import (
+    Row,
+    base_of,
+    name_of_base,
+    short_names,
+    value_text,
+    varied,
+)
 from experiments.report.trial_files import Results, flatten_settings, look_up_setting
 from experiments.settings.derived import leaders
 from experiments.stats.summary import LEVEL
@@ -73,7 +80,8 @@ def result_table(
     """
     metrics = results.metrics
     compared = pairs or rows
-    base = _base_note(results)
+    own_base = name_of_base(rows)
+    base = _base_note(results, own_base)
     improving = improving_note(rows)
     caption = (
         _derived_note(results, rows),
@@ -92,7 +100,10 @@ def result_table(
     # The paper's differences are to its base, and not of pairs.
     has_papers = not pairs and has_published(rows)
     grids = {
-        metric.key: _differences(metric, compared, has_papers) for metric in metrics
+        metric.key: _differences(
+            metric, compared, has_papers, "base" if pairs else own_base
+        )
+        for metric in metrics
     }
     differences = {key: grid for key, grid in grids.items() if grid}
     return Table(
@@ -173,8 +184,8 @@ def has_published(rows: Sequence[Row]) -> bool:
     return any(row.published for i, row in enumerate(rows) if i != base)
 
 
-def _differences(metric, rows, has_papers):
-    """Returns the grid of one metric's differences to base and the paper's numbers.
+def _differences(metric, rows, has_papers, base):
+    """Returns the grid of one metric's differences to `base` and the paper's numbers.
 
     None where there are neither.
     """
@@ -195,7 +206,7 @@ def _differences(metric, rows, has_papers):
         # Names with capitals, as chrF, stay as they are.
         heading = heading[0].upper() + heading[1:]
     return Grid.of(
-        f"{heading}: differences to base", dict(zip(headings, columns, strict=True))
+        f"{heading}: differences to {base}", dict(zip(headings, columns, strict=True))
     )
 
 
@@ -247,14 +258,16 @@ def paper_order(metric: Metric, rows: Sequence[Row], row: Row) -> str:
     return "supported" if (gap > 0) == (difference.mean > 0) else "contradicted"
 
 
-def _base_note(results):
+def _base_note(results, own_base):
+    """Says what the row called base has, though the rows may be compared with another."""
     keys = varied(results)
     if not (results.base and keys):
         return ""
     names = short_names(keys, flatten_settings(results.base))
     values = {key: look_up_setting(results.base, key) for key in keys}
     changes = ", ".join(f"{names[key]}={value_text(values[key])}" for key in keys)
-    return f"base: {changes}"
+    what = "base" if own_base == "base" else f"compared with {own_base}; the row base"
+    return f"{what}: {changes}"
 
 
 def _derived_note(results, rows):

@@ -10,7 +10,7 @@ import rich.text
 from experiments.evaluation.metrics import CHRF, OF_ATTENTION, Metric
 from experiments.report.cells import Bar, interval_bars, mean_and_interval
 from experiments.report.finding import SIDES
-from experiments.report.rows import Row
+from experiments.report.rows import Row, name_of_base
 from experiments.report.table import STEPS, VERDICTS, Table
 from experiments.report.tuned_rows import (
     CHOSEN,
@@ -83,7 +83,13 @@ def print_differences(
         return
     if is_sorted:
         lines.sort(key=lambda line: line[0])
-    headings = ("", f"{metric.name} − base", "95 % interval", "", "verdict")
+    headings = (
+        "",
+        f"{metric.name} − {name_of_base(rows)}",
+        "95 % interval",
+        "",
+        "verdict",
+    )
     cells = [headings, *(texts for _, texts in lines)]
     left = (True, False, False, True, True)
     console.print(_plain_columns(cells, left), soft_wrap=not console.is_terminal)

@@ -270,6 +270,11 @@ class Settings:
             check_nothing_to_drop(
                 getattr(self.model, "selection", "soft"), self.rates.P_attention
             )
+            if self.rates.P_attention and not getattr(self.model, "attends", True):
+                raise ValueError(
+                    f"P_attention={self.rates.P_attention} drops weights of attention, and "
+                    "no layer has any: it must be 0"
+                )
         except ValueError as error:
             # Most messages begin with an option and its value.
             begins = re.match(r"\w+=", str(error))
@@ -322,10 +327,12 @@ class Settings:
         length = self.training.sequence_length
         sentence = self.data.max_length
         translation = self.evaluation.max_length
+        named = [field.name for field in dataclasses.fields(self.data)]
+        is_set = "max_length" in named
         require(
             length >= sentence,
-            f"training.sequence_length={length} must hold the longest sentence, "
-            f"data.max_length={sentence}",
+            f"training.sequence_length={length} must hold the longest text of training: "
+            + (f"data.max_length={sentence}" if is_set else f"give it {sentence}"),
         )
         require(
             # A source is no longer than a row, and section 6.1 allows 50 tokens more.

@@ -41,7 +41,8 @@ def name_of(files: Iterable[Path], versions: Mapping[str, str], began: float) ->
     is_known = True
     for path in files:
         content = path.read_bytes()
-        digest.update(repr((str(path), len(content))).encode())
+        inside = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+        digest.update(repr((str(inside), len(content))).encode())
         digest.update(content)
         is_known &= not began <= path.stat().st_mtime <= time.time()
     if not is_known:

@@ -277,9 +277,11 @@ class Checkpoints:
             dtype, shape = saved.get(name, (None, None))
             if (dtype, shape) != (str(leaf.dtype), leaf.shape):
                 theirs = f"is {dtype} {shape}" if dtype else "is not"
+                of_optimizer = name.startswith("moments/")
+                remedy = "; --init_from takes the weights alone" if of_optimizer else ""
                 raise CheckpointError(
                     f"{self._directory / str(step)} does not fit: {name} {theirs} there, "
-                    f"and {leaf.dtype} {leaf.shape} here"
+                    f"and {leaf.dtype} {leaf.shape} here{remedy}"
                 )
 
     def _load(self, step, layout, names=None):

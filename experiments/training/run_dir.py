@@ -107,7 +107,8 @@ class RunDir:
             raise WorkdirError(
                 f"{self.path} belongs to another config: {differences(theirs, ours)}. {kept}"
                 f"Choose another --workdir, where --resume={self.path} goes on from the "
-                "newest checkpoint if the data are the same, or remove this one"
+                "newest checkpoint if the data are the same and the optimizer's state fits, "
+                "or remove this one"
             )
         # Of a writer that was killed; whoever calls this has the directory locked.
         names = (*FILES, "result.json", checksums.NAME)

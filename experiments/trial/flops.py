@@ -85,8 +85,7 @@ def of_row(program: Program) -> int | None:
     data say, or that calls a kernel which hides its products.
     """
 
-    def forward(key, row):
-        variables = initial_variables(program, key)
+    def forward(variables, row):
         model = build_model(program)
         batch = Batch(*[row] * len(Batch._fields))
         both = contexts(batch)
@@ -95,8 +94,8 @@ def of_row(program: Program) -> int | None:
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     row = jax.ShapeDtypeStruct((1, program.sequence_length), jnp.int32)
-    # Drawing initial values takes no product of matrices.
-    return products_of(jax.make_jaxpr(forward)(key, row).jaxpr)
+    variables = jax.eval_shape(functools.partial(initial_variables, program), key)
+    return products_of(jax.make_jaxpr(forward)(variables, row).jaxpr)
 
 
 def products_of(jaxpr: Any) -> int | None:

@@ -3,8 +3,10 @@
 import dataclasses
 from typing import Any, ClassVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import attn
@@ -511,3 +513,32 @@ def test_a_mixer_that_looks_ahead_is_found():
 
     messages = failures(check_mixer(Ahead()))
     assert any("sees none behind it" in failure for failure in messages)
+
+
+class Averaged(nn.Module):
+    """y_t = (x_t + y_t−1) / 2, which in a step reads the state in the hypothesis's own place."""
+
+    def __call__(self, x, ctx):
+        if ctx.decoding is None:
+            back = np.subtract.outer(*[np.arange(x.shape[1])] * 2)
+            weights = np.where(back < 0, 0.0, 0.5 ** np.maximum(back + 1.0, 0))
+            return jnp.einsum("nm,bmd->bnd", jnp.asarray(weights, x.dtype), x), ctx
+        y = (x + ctx.cache[:, : x.shape[1]]) / 2
+        return y, ctx.replace(cache=y)
+
+    def empty_cache(self, batch, entries, dtype):
+        return jnp.zeros((batch, entries, common.D), dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfPlaces(attn.Mixer):
+    name: ClassVar[str] = "averaged"
+
+    def build(self, block, causal):
+        return Averaged()
+
+
+def test_a_mixer_that_does_not_follow_its_hypotheses_is_found():
+    """Whose parent in beam search stood in another place; alone it steps as it should."""
+    (failed,) = [x for x in failures(check_mixer(OfPlaces())) if "steps" in x]
+    assert "outputs of two hypotheses" in failed

@@ -2,6 +2,7 @@
 each shows, how far it reaches, and attention with it against the float64 oracle.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -222,6 +223,40 @@ def test_a_function_of_equal_code_is_one_program():
     np.testing.assert_array_equal(results[0], results[3])
     assert (results[2] != results[0]).any()
     assert near(1) == near(1) != near(2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Near:
+    radius: int
+
+    def sees(self, i, j):
+        return abs(i - j) <= self.radius
+
+
+class Changing(Near):
+    """No dataclass itself, and so with the hash of an object."""
+
+    __hash__ = object.__hash__
+
+    def __init__(self, radius):
+        object.__setattr__(self, "radius", radius)
+
+
+def test_a_method_is_of_its_object():
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(1, N, 1, 4)), jnp.float32)
+    narrow, wide = (Mask.of(Near(radius).sees) for radius in (0, 2))
+    assert narrow == Mask.of(Near(0).sees) != wide
+    for mask, radius in ((narrow, 0), (wide, 2)):
+        exact = attention(q, q, q, mask=Mask.window(radius, radius))
+        np.testing.assert_allclose(attention(q, q, q, mask=mask), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda x: x.sees, lambda x: lambda i, j: abs(i - j) <= x.radius]
+)
+def test_a_function_of_an_object_that_may_change_is_refused(make):
+    with pytest.raises(TypeError, match="Changing has attributes, and is no frozen"):
+        Mask.of(make(Changing(1)))
 
 
 def test_a_function_that_closes_over_an_array_is_refused():

@@ -202,6 +202,24 @@ def test_muon_has_whole_matrices_and_adam_the_rest():
     assert_close(ours, expected)
 
 
+@pytest.mark.parametrize("h", [1, 4])
+def test_vectors_of_heads_do_not_decay_however_many_there_are(h):
+    shapes = {
+        "score": {"v": (h, 5), "g_q": (h, 5), "b": (h, 5), "w_q": (h, 5, 5)},
+        "relative": {"table": (h, 32), "w_2": (h, 32)},
+        "together": {"b": (h, 3), "w_scores": (4, 4)},
+        "w_q": (8, h, 5),
+    }
+    arrays = jax.tree.map(np.zeros, shapes, is_leaf=lambda x: isinstance(x, tuple))
+    leaves = jax.tree_util.tree_leaves_with_path(optim.decays(arrays))
+    names = {
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, is_decayed in leaves
+        if is_decayed
+    }
+    assert names == {"score/w_q", "together/w_scores", "w_q"}
+
+
 def test_per_head_parts_and_embeddings_are_not_for_muon():
     shapes = {
         "output": (7, 3),

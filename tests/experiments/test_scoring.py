@@ -114,6 +114,24 @@ def test_a_language_model_has_the_scores_of_its_trial(language):
     assert set(expected) == {"perplexity", "bits_per_character"}
 
 
+def test_lines_without_a_text_are_left_out_as_in_training(language, translators):
+    directory, prepared, _ = language
+    texts = prepared.test.text.target[:3]
+    scored = scoring.score(directory, ["", texts[0], " ", *texts[1:]])
+    assert by_key(scored) == by_key(scoring.score(directory, texts))
+    assert scored.texts == ("", texts[0], "", *texts[1:]) and scored.empty == 2
+    assert any("2 lines without" in line for line in scoring.lines_of(scored))
+    directory, found = translators
+    (sources, targets) = (side[:2] for side in found["one"][0].test.text)
+    gaps = [sources[0], "", sources[1], "a"], [targets[0], "", targets[1], " "]
+    scored = scoring.score(directory / "one", *gaps)
+    whole = scoring.score(directory / "one", sources, targets)
+    assert by_key(scored) == by_key(whole)
+    assert scored.texts == (whole.texts[0], "", whole.texts[1], "")
+    with pytest.raises(UserError, match="there is no text with a reference to score"):
+        scoring.score(directory / "one", ["a", ""], ["", "b"])
+
+
 def test_a_long_text_is_read_in_parts(language):
     directory, prepared, _ = language
     long = " ".join(prepared.test.text.target)

@@ -33,6 +33,10 @@ def sweep(*flags):
             ),
             (["--seeds=0"], "--seeds=0: give a number from 1 on, or auto"),
             (["--budget=5"], "--budget=5 is for --seeds=auto"),
+            (
+                ["--seeds=2", "--interest=bleu:1"],
+                "--interest=bleu:1 is for --seeds=auto",
+            ),
             (["--seeds=auto", "--budget=9", "--config.seed=1"], "leave seed out"),
             (["--seeds=auto", "--budget=9", "--interest=ter:1"], "'ter' is no metric"),
             (

@@ -185,7 +185,7 @@ def sparse(params, q, k, v, places, visible):
         picked = np.concatenate([seen[c] for c in order[: SPARSE.count]])
         near = [j for j in np.flatnonzero(visible[i]) if 0 <= places[i] - places[j] < 3]
         for h in range(len(q)):
-            gates = 1 / (1 + np.exp(-(q[h, i] @ params["w"][h] + params["c"][h])))
+            gates = 1 / (1 + np.exp(-(q[h, i] @ params["w"][h] + params["b"][h])))
             for c, weight in zip(whole, compressed[h], strict=True):
                 out[i, h] += gates[0] * weight * v[seen[c]].mean(0)
             for gate, at in ((gates[1], picked), (gates[2], near)):
@@ -204,7 +204,7 @@ def test_three_branches_are_gated(h_kv):
     )
     a = config.Attention(D, H, K, V, heads=SPARSE, h_kv=h_kv)
     params = SPARSE.parameters(jax.random.key(3), a)
-    params["c"] = drawn(H, 3, seed=8)
+    params["b"] = drawn(H, 3, seed=8)
     segments = jnp.array([[1] * 4 + [2] * 7, [1] * N])
     places = jnp.array([[*range(4), *range(7)], [*range(N)]])
     mask = Mask.segments(segments, segments) & Mask.causal()
@@ -385,7 +385,7 @@ def test_branches_drop_weights_of_their_own():
 
     def of_branch(branch, **dropout):
         c = jnp.full((2, 3), -1e9).at[:, branch].set(1e9)
-        params = dict(w=jnp.zeros((2, 4, 3)), c=c)
+        params = dict(w=jnp.zeros((2, 4, 3)), b=c)
         return heads.attend(params, q, k, v, Context(), **arguments, **dropout)
 
     np.testing.assert_allclose(of_branch(1), of_branch(2), atol=1e-6)

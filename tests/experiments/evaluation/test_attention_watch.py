@@ -48,7 +48,9 @@ def test_equals_the_measures_of_heads(parts):
     assert len(found) == 3 * 2 * 3
     for name, measured in (("entropy", "entropy"), ("first_token", "first")):
         for kind in ("encoder", "decoder", "cross"):
-            of_layers = [found[f"{kind}_{layer}/{name}"] for layer in range(2)]
+            of_layers = [
+                found[f"{kind}/layer_{layer + 1}/{name}"] for layer in range(2)
+            ]
             by_head = expected[f"{kind}/{measured}"]
             np.testing.assert_allclose(of_layers, by_head.mean(1), rtol=2e-5)
 
@@ -63,7 +65,7 @@ def test_the_highest_score_is_of_queries_that_are_there(parts, monkeypatch):
         )
         lengths = np.array([1, 1]), np.array([2, 0])
         found = watch_attention(*parts[:2], None, None, lengths)
-        assert found[f"{kind}_3/max_score"] == highest
+        assert found[f"{kind}/layer_4/max_score"] == highest
 
 
 def test_what_has_scores_of_its_own_has_no_highest():
@@ -76,7 +78,7 @@ def test_what_has_scores_of_its_own_has_no_highest():
     kept = attentions(program, state, tokens, tokens, lengths)
     assert set(kept["decoder"][0]) == {"weights"}
     found = watch_attention(program, state, tokens, tokens, (lengths, lengths))
-    assert set(found) == {"decoder_0/entropy", "decoder_0/first_token"}
+    assert set(found) == {"decoder/layer_1/entropy", "decoder/layer_1/first_token"}
 
 
 @pytest.mark.parametrize("watch", [True, False])
@@ -87,5 +89,5 @@ def test_a_trial_writes_them_where_they_are_asked_for(tmp_path, watch):
     of_validation = [line for line in lines if line["split"] == "validation"]
     assert len(of_validation) == 2
     for line in of_validation:
-        assert ("attention/cross_0/max_score" in line) == watch
-        assert ("attention/decoder_0/entropy" in line) == watch
+        assert ("attention/cross/layer_1/max_score" in line) == watch
+        assert ("attention/decoder/layer_1/entropy" in line) == watch

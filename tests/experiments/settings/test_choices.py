@@ -163,7 +163,7 @@ def changed(default):
         return [not default]
     if type(default) is int:
         return [default + 1, 2 * default + 2]
-    return [1.25 * default + 0.125, 0.5 * default]
+    return [1.25 * default + 0.125, 0.5 * default or 0.25]
 
 
 def options_of(field, choices):

@@ -106,7 +106,8 @@ def test_digest_tells_settings_apart_and_survives_json():
         (
             "data.max_length",
             65,
-            "training.sequence_length=64 must hold the longest sentence, data.max_length=65",
+            "training.sequence_length=64 must hold the longest text of training: "
+            "data.max_length=65",
         ),
         ("data.corpus", "files", "needs data.directory"),
         (
@@ -200,6 +201,14 @@ def test_what_does_not_apply_is_refused(config, key, message, inside):
         point = {}
     with pytest.raises(SettingsError, match=f"^{key} {message}"):
         resolve(config, point)
+
+
+def test_weights_drop_only_where_there_are_any():
+    own = {"model.kind": "language", "model.positions": "none"}
+    own |= {"model.decoder_mixing": "deltanet", "model.P_attention": 0.1}
+    with pytest.raises(SettingsError, match=r"P_attention=0\.1 drops weights of"):
+        resolve(default_config(), own)
+    assert resolve(default_config(), own | {"model.decoder_mixing": "attention"})
 
 
 def test_a_flag_that_does_not_apply_to_a_points_kind_is_refused():

@@ -33,6 +33,18 @@ def test_equal_code_has_one_name_and_other_code_another(files):
     assert len(others | {name}) == 4
 
 
+def test_code_has_one_name_wherever_it_is(tmp_path, monkeypatch):
+    names = set()
+    for place in ("here", "there"):
+        path = tmp_path / place / "attn" / "a.py"
+        path.parent.mkdir(parents=True)
+        path.write_text("# a\n")
+        os.utime(path, (1e9, 1e9))
+        monkeypatch.setattr(code, "ROOT", tmp_path / place)
+        names.add(code.name_of([path], VERSIONS, time.time()))
+    assert len(names) == 1
+
+
 def test_a_file_that_was_saved_since_the_process_began_makes_a_name_of_its_own(files):
     """What was imported may be what stood there before."""
     began = time.time()

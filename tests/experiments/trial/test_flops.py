@@ -191,6 +191,15 @@ def test_what_states_no_products_is_counted_from_the_program(design):
     assert 0.5 * stated < counted < 2.5 * stated
 
 
+def test_nothing_but_the_row_is_counted():
+    """Products are a·N + b·N² of a row of N tokens, without a constant of drawing values."""
+    own = program(decoder_mixing=own_parts.Mixer())
+    a, b, c = (
+        flops.of_row(own._replace(sequence_length=n, length=n)) for n in (8, 16, 32)
+    )
+    assert 8 * a - 6 * b + c == 0
+
+
 def test_products_of_a_program_by_hand():
     def function(x, w):
         def turn(x, _):
