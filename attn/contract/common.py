@@ -169,10 +169,11 @@ def inputs(dtype: Any, n: int = N, m: int = M) -> list[Array]:
 
 
 def cast(tree: Any, dtype: Any) -> Any:
-    """Returns the value with its floating-point parameters in a dtype."""
+    """Returns the value with its floating-point arrays in a dtype; plain numbers stay."""
 
     def in_dtype(leaf):
-        is_float = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        is_array = isinstance(leaf, jax.Array | np.ndarray)
+        is_float = is_array and jnp.issubdtype(leaf.dtype, jnp.floating)
         return jnp.asarray(leaf, dtype) if is_float else leaf
 
     return jax.tree.map(in_dtype, tree)

@@ -270,7 +270,7 @@ def _check_gradient(loss: Callable, at: Any, gradient: Sequence[Array]) -> None:
     """Raises ValueError where a gradient is not the difference quotient in a random direction."""
     leaves, tree = jax.tree.flatten(at)
     draw = np.random.default_rng(5).normal
-    direction = [jnp.asarray(draw(size=leaf.shape)) for leaf in leaves]
+    direction = [jnp.asarray(draw(size=jnp.shape(leaf))) for leaf in leaves]
 
     def along(step):
         moved = [x + step * d for x, d in zip(leaves, direction, strict=True)]

@@ -60,6 +60,21 @@ class Cosine:
         return attn.Dot(), unit(q) * self.temperature.astype(q.dtype), unit(k)
 
 
+@attn.score
+class OfNumber:
+    """score(q, k) = scale · q · k / d_k, whose scale is a number that nobody trains."""
+
+    is_product = True
+    scale: Any = 2.0
+
+    def __call__(self, q, k):
+        dot, q, k = self.prepare(q, k)
+        return dot(q, k)
+
+    def prepare(self, q, k):
+        return attn.Dot(), q * jnp.asarray(self.scale / q.shape[-1], q.dtype), k
+
+
 def unit(x):
     squares = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) ** 2).sum(-1)
     return x / jnp.sqrt(squares)[:, None].astype(x.dtype)
@@ -111,7 +126,9 @@ OF_ALL_KINDS = (Cosine, "additive", "annealed")
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("score", [s for s in SCORES if s not in OF_ALL_KINDS])
+@pytest.mark.parametrize(
+    "score", [OfNumber, *(s for s in SCORES if s not in OF_ALL_KINDS)]
+)
 def test_every_score_meets_the_contract_in_bfloat16(score):
     rows = check_score(score, dtypes=["bfloat16"])
     assert len(rows) == 13

@@ -48,6 +48,18 @@ def test_latex(table_3):
     )
 
 
+def test_the_base_that_is_asked_for_has_the_name(table_3, tmp_path):
+    """And the row called base is one of the others, of which the caption says what it has."""
+    results = read_results(table_3.html.parent, fakes.REPORTED)
+    asked = Question(base="(A) h=1")
+    report = write_results(results, tmp_path, question=asked)
+    text = report.latex.read_text("utf-8")
+    assert "$-$ (A) h=1 &" in text and "$-$ base" not in text
+    assert "$-$ (A) h=1: difference to it." in text
+    assert r"Compared with (A) h=1; the row base: h=4, d\_k=16" in text
+    assert "Perplexity: differences to (A) h=1" in report.markdown.read_text("utf-8")
+
+
 def test_a_caption_has_no_paths_and_no_advice(table_3):
     text = table_3.latex.read_text(encoding="utf-8")
     assert "quick.py" not in text and "train longer" not in text
