@@ -301,12 +301,18 @@ class Stacks(Layer):
         return getattr(self, part).get("positions", self.positions)
 
     @property
+    def _blocks(self) -> list[Block]:
+        stacks = [self.stack(part) for part in self.parts if part != "cross"]
+        return [block for stack in stacks for block in stack]
+
+    @property
+    def _has_self_attention(self) -> bool:
+        return any(block.mixing.attends for block in self._blocks)
+
+    @property
     def attends(self) -> bool:
         """Whether a layer has attention, to its own text or to another."""
-        stacks = [self.stack(part) for part in self.parts if part != "cross"]
-        return "cross" in self.parts or any(
-            block.mixing.attends for blocks in stacks for block in blocks
-        )
+        return "cross" in self.parts or self._has_self_attention
 
     def final_norm(self, part: str) -> Norm | None:
         """Returns the norm that follows a stack, which is its last layer's, or None."""
@@ -353,12 +359,10 @@ class Stacks(Layer):
 
         A setting without any effect would make equal models look like different rows.
         """
-        parts = [part for part in self.parts if part != "cross"]
-        blocks = [block for part in parts for block in self.stack(part)]
-        if any(block.mixing.attends for block in blocks):
+        if self._has_self_attention:
             return
         for name, default in OF_ATTENTION.items():
-            for value in (getattr(block, name) for block in blocks):
+            for value in (getattr(block, name) for block in self._blocks):
                 if name == "positions":
                     is_idle = value.in_layers
                 else:
@@ -367,7 +371,8 @@ class Stacks(Layer):
                 if is_idle:
                     mixers = (
                         f"{part}_mixing={getattr(self, f'{part}_mixing')}"
-                        for part in parts
+                        for part in self.parts
+                        if part != "cross"
                     )
                     raise ValueError(
                         f"{name}={value} is of self-attention, and there is none: "

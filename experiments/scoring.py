@@ -114,11 +114,38 @@ def score(
       UserError: references that are missing, too many or unknown labels, no texts, or a
         model whose answers stand in places. And what `load_model` raises.
     """
-    lines = sources
-    sources = [as_text(text) for text in sources]
-    if references is not None:
-        references = [as_text(text) for text in references]
     model = load_model(workdir)
+    sides = [[as_text(text) for text in sources]]
+    if references is not None:
+        sides.append([as_text(text) for text in references])
+    _check_given(model, workdir, *sides)
+    objective = model.program.objective
+    source = corpora.class_of(model.settings.data)
+    if not objective.writes and hasattr(source, "texts_of"):
+        # All lines together are texts.
+        return _language(workdir, model, sources)
+    there = [i for i, line in enumerate(zip(*sides, strict=True)) if all(line)]
+    if not there:
+        raise UserError("there is no text with a reference to score")
+    given = [[side[i] for i in there] for side in sides]
+    if not objective.writes:
+        scored = _language(workdir, model, *given)
+    elif objective.targets == "labels":
+        scored = _labels(workdir, model, *given)
+    else:
+        translator = Translator(workdir, beam=beam, alpha=alpha)
+        scored = _translated(workdir, model, translator, *given)
+    of_lines = dict(zip(there, scored.texts, strict=True))
+    return scored._replace(
+        texts=tuple(of_lines.get(i, "") for i in range(len(sources))),
+        unseen=model.unseen(sides[0]),
+        # A trial's own evaluation has no pair with an empty side either.
+        empty=len(sources) - len(there),
+    )
+
+
+def _check_given(model, workdir, sources, references=None):
+    """Raises UserError for texts that the model cannot be scored on."""
     objective = model.program.objective
     if not any(sources):
         raise UserError("there are no texts to score")
@@ -127,46 +154,20 @@ def score(
             f"{workdir} has a model that answers in places of a task, whose test it has "
             "scored: result.json has its accuracy"
         )
-    if not objective.writes:
-        if references is not None:
-            raise UserError(f"{workdir} has a language model: it needs no references")
-        if hasattr(corpora.class_of(model.settings.data), "texts_of"):
-            # All lines together are texts.
-            return _language(workdir, model, lines)
-        there = [i for i, text in enumerate(sources) if text]
-        scored = _language(workdir, model, [lines[i] for i in there])
-        return _in_their_lines(scored, there, len(sources))
-    if references is None:
+    if not objective.writes and references is not None:
+        raise UserError(f"{workdir} has a language model: it needs no references")
+    if objective.writes and references is None:
         raise UserError(f"{workdir} has a model that writes: give it references")
-    if len(references) != len(sources):
+    if references is not None and len(references) != len(sources):
         raise UserError(
             f"{len(sources):,} sources for {len(references):,} references: a line each"
         )
-    pairs = list(zip(sources, references, strict=True))
-    there = [i for i, pair in enumerate(pairs) if all(pair)]
-    if not there:
-        raise UserError("there is no text with a reference to score")
-    sources, references = zip(*(pairs[i] for i in there), strict=True)
-    if objective.targets == "labels":
-        scored = _labels(workdir, model, sources, references)
-    else:
-        written = Translator(workdir, beam=beam, alpha=alpha)(sources)
-        tokens_of = model.settings.data.tokenized_language
-        texts = Texts(written, references, tokens_of, sources)
-        scored = _written(workdir, model, texts, sources)
-    return _in_their_lines(scored, there, len(pairs))
 
 
-def _in_their_lines(scored: Scored, there: Sequence[int], count: int) -> Scored:
-    """Returns scores of the texts that are `there`, among so many lines.
-
-    A trial's own evaluation has no pair with an empty side either.
-    """
-    texts = dict(zip(there, scored.texts, strict=True))
-    return scored._replace(
-        texts=tuple(texts.get(i, "") for i in range(count)),
-        empty=count - len(there),
-    )
+def _translated(workdir, model, translator, sources, references) -> Scored:
+    tokens_of = model.settings.data.tokenized_language
+    texts = Texts(translator(sources), references, tokens_of, sources)
+    return _written(workdir, model, texts, sources)
 
 
 def _language(workdir, model, lines) -> Scored:

@@ -152,8 +152,9 @@ def _halves(make: Make) -> str:
     """
     with enable_x64(True):
         arguments = inputs("bfloat16", LONG, LONG), make("bfloat16", H)
+        leaves = enumerate(jax.tree.leaves(arguments[1]))
         # Plain numbers are not trained.
-        trained = [isinstance(x, jax.Array) for x in jax.tree.leaves(arguments[1])]
+        trained = [i for i, leaf in leaves if isinstance(leaf, jax.Array)]
         results = functools.partial(_outputs_and_gradients, trained=trained)
         exact = results(cast(arguments, jnp.float64), "reference")
         textbook = results(arguments, "reference")
@@ -173,11 +174,11 @@ def _halves(make: Make) -> str:
 
 
 def _outputs_and_gradients(
-    arguments: Any, kernel: str, trained: Sequence[bool]
+    arguments: Any, kernel: str, trained: Sequence[int]
 ) -> list[np.ndarray]:
     """Returns outputs and LSEs, and the gradients of their sums, as arrays of float64.
 
-    The gradients are of inputs and of those of the value's leaves that are `trained`.
+    The gradients are of inputs, and of the value's leaves of the numbers `trained`.
     """
     qkv, value = arguments
     has_lse = hasattr(value.get("normaliser", Softmax()), "exponents")
@@ -188,15 +189,10 @@ def _outputs_and_gradients(
     @functools.partial(jax.jit, compiler_options={"xla_allow_excess_precision": False})
     def results(qkv, leaves):
         def call(qkv, arrays):
-            arrays = iter(arrays)
-            given = zip(leaves, trained, strict=True)
-            own = [next(arrays) if is_trained else x for x, is_trained in given]
-            return attention(*qkv, **structure.unflatten(own), **options)
+            own = dict(enumerate(leaves)) | arrays
+            return attention(*qkv, **structure.unflatten(own.values()), **options)
 
-        arrays = [
-            x for x, is_trained in zip(leaves, trained, strict=True) if is_trained
-        ]
-        out, pull = jax.vjp(call, qkv, arrays)
+        out, pull = jax.vjp(call, qkv, {i: leaves[i] for i in trained})
         return out, pull(jax.tree.map(jnp.ones_like, out))
 
     # Numbers have gradients of no type.

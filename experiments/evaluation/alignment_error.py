@@ -50,12 +50,8 @@ def alignment_error(
         for row, i in enumerate(indices):
             links = test.links[i]
             linked = {target for _, target in links.possible}
-            guesses = guess(
-                attention[row],
-                test.text.source[i],
-                test.text.target[i],
-                vocabulary.spans,
-            )
+            texts = test.text.source[i], test.text.target[i]
+            guesses = guess(attention[row], *texts, vocabulary.spans)
             # A word without any link has no right answer.
             guesses = {link for link in guesses if link[1] in linked}
             guessed += len(guesses)

@@ -21,7 +21,7 @@ async function unpack(map) {
     const from = layer * heads * size,
       to = layer * (heads + 1) * size,
       there = [...Array(heads).keys()].filter(head => map.there[layer][head]);
-    map.there[layer].push(there.length > 0);
+    map.there[layer][heads] = there.length > 0;
     map.bytes.set(bytes.subarray(from, from + heads * size), to);
     for (let i = 0; i < size; i++) {
       let sum = 0;

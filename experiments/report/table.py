@@ -99,12 +99,8 @@ def result_table(
     )
     # The paper's differences are to its base, and not of pairs.
     has_papers = not pairs and has_published(rows)
-    grids = {
-        metric.key: _differences(
-            metric, compared, has_papers, "base" if pairs else own_base
-        )
-        for metric in metrics
-    }
+    known = compared, has_papers, "base" if pairs else own_base
+    grids = {metric.key: _differences(metric, *known) for metric in metrics}
     differences = {key: grid for key, grid in grids.items() if grid}
     return Table(
         results=_results(rows, metrics, cost),

@@ -121,6 +121,8 @@ def test_lines_without_a_text_are_left_out_as_in_training(language, translators)
     assert by_key(scored) == by_key(scoring.score(directory, texts))
     assert scored.texts == ("", texts[0], "", *texts[1:]) and scored.empty == 2
     assert any("2 lines without" in line for line in scoring.lines_of(scored))
+    # Lines are counted as in the file.
+    assert "Ж in line 2" in scoring.score(directory, ["", "Ж"]).unseen
     directory, found = translators
     (sources, targets) = (side[:2] for side in found["one"][0].test.text)
     gaps = [sources[0], "", sources[1], "a"], [targets[0], "", targets[1], " "]
