@@ -209,7 +209,9 @@ def test_a_head_that_is_off_is_one_whose_output_is_cut(built):
         losses(program, off)[0], losses(program, other)[0], rtol=1e-5
     )
     assert np.abs(losses(program, off)[0] - losses(program, state)[0]).max() > 1e-3
-    assert state.params[layer][name]["w_o"][1].any()
+    # By W_O: a value residual would add to values that are 0.
+    cut = off.params[layer][name]
+    assert cut["w_v"][:, 1].any() and not cut["w_o"][1].any()
 
 
 def test_layers_and_heads_that_there_are_not_are_no_zeros(tmp_path):
