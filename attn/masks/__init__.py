@@ -351,7 +351,7 @@ class Function:
         try:
             hash(self.key)
             for cell in cells:
-                _check_stays(cell)
+                _check_frozen(cell)
         except TypeError as error:
             raise TypeError(
                 f"Mask.of takes a function of i and j alone, and this one holds a value "
@@ -369,7 +369,7 @@ class Function:
         return hash(self.key)
 
 
-def _check_stays(value):
+def _check_frozen(value):
     """Raises TypeError for an object whose attributes may change: it is equal to itself alone."""
     is_code = callable(value) or isinstance(value, types.ModuleType)
     if (
