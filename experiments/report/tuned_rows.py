@@ -146,7 +146,7 @@ def _chosen_at_an_edge(results, names, compared) -> list[str]:
         by_setting = zip(*(_values(results, trial) for trial in of_row), strict=True)
         chosen = _values(results, row.trials[0])
         for name, own, values in zip(names.values(), chosen, by_setting, strict=False):
-            if len(set(values)) < 2 or not all(map(_is_number, values)):
+            if not all(map(_is_number, values)):
                 continue
             for edge, value in (("lowest", min(values)), ("highest", max(values))):
                 if own == value:

@@ -50,6 +50,18 @@ def test_the_decorator_supplies_what_a_class_leaves_out():
     assert value.prepare(q, q)[0] is value
 
 
+def test_a_scale_that_is_given_is_that_of_the_score():
+    q = k = jnp.ones((2, 4))
+    for scale, factor in ((0.0, 0.5), (0.25, 0.25)):
+        made = ScaledDot.init(KEY, 1, 4, 4, scale=scale)
+        np.testing.assert_allclose(made(q, k), 4 * factor)
+    for scale in (-0.1, float("inf"), float("nan")):
+        with pytest.raises(
+            ValueError, match=f"scale={scale} must be finite and at least"
+        ):
+            ScaledDot.init(KEY, 1, 4, 4, scale=scale)
+
+
 def test_sizes_below_1_are_refused():
     with pytest.raises(ValueError, match="d_a=0 must be at least 1"):
         Additive.init(KEY, 2, 4, 4, d_a=0)

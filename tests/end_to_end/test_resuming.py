@@ -293,6 +293,10 @@ def test_fewer_steps_are_another_trial_whose_result_is_named(finished, tmp_path)
             dict(model__d_ff=20),
             r"checkpoints/12 does not fit: \w+/.* is float32 \(.*24.*\) there, and float32 .*20",
         ),
+        (
+            dict(training__optimizer="muon"),
+            r"does not fit: moments/.* here; --init_from takes the weights alone",
+        ),
         (dict(seed=1), "in another order: seed is 0 there, and 1 here"),
         (dict(training__batch_size=8), "training.batch_size is 4 there, and 8 here"),
         (

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from experiments.errors import few
+
 CONFIG = "--config=tests/experiments/tiny_config.py"
 
 
@@ -98,3 +100,10 @@ def test_a_command_of_another_name(module, status, said):
 def test_settings_are_found_by_their_names_elsewhere(run):
     status, printed, _ = run("settings", "lr")
     assert status == 0 and printed.startswith("--config.training.learning_rate=")
+
+
+def test_a_long_list_is_cut_and_what_is_left_counted():
+    assert few(["a"]) == "a"
+    assert few("abc") == "a, b, c"
+    assert few(range(7)) == "0, 1, 2 and 4 more"
+    assert few("ab", 1) == "a and 1 more"

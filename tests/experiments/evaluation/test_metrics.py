@@ -16,6 +16,7 @@ from experiments.evaluation.metrics import (
     detokenized,
     sentence_arrays,
     signatures,
+    summary,
 )
 
 pytestmark = pytest.mark.quick
@@ -113,6 +114,12 @@ def test_perplexity_joins_two_arrays():
     statistics = PERPLEXITY.statistics(stored)
     assert statistics.tolist() == [[2, 1], [4, 2]]
     assert PERPLEXITY.of_sums(statistics.sum(0), 2) == pytest.approx(np.exp(2))
+
+
+def test_a_perplexity_of_hundreds_of_digits_has_few():
+    assert summary({"perplexity": 1.25e98, "bleu": 27.25}, METRICS) == (
+        "perplexity 1.25e+98  BLEU 27.2"
+    )
 
 
 def test_missing_arrays_have_no_statistics():

@@ -48,6 +48,17 @@ def test_latex(table_3):
     )
 
 
+def test_measures_of_attention_stand_where_the_caption_explains_them(tmp_path):
+    trials = []
+    for seed in (0, 1):
+        measured = fakes.finished(first_token_mass=0.25 + seed / 2)
+        trials.append(({"seed": seed}, measured, {}))
+    text = write_report(fakes.sweep(tmp_path, trials)).latex.read_text("utf-8")
+    caption, _, body = text.partition(r"\toprule")
+    assert "first-token mass" in caption
+    assert "first-token mass" in body and r"50.0 $\pm$" in body
+
+
 def test_the_base_that_is_asked_for_has_the_name(table_3, tmp_path):
     """And the row called base is one of the others, of which the caption says what it has."""
     results = read_results(table_3.html.parent, fakes.REPORTED)

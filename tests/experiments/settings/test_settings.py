@@ -203,6 +203,13 @@ def test_what_does_not_apply_is_refused(config, key, message, inside):
         resolve(config, point)
 
 
+def test_a_text_of_a_task_that_fits_into_no_row_says_what_to_give():
+    """Such a corpus has no setting data.max_length."""
+    own = {"model.kind": "language", "data.corpus": "recall", "data.length": 128}
+    with pytest.raises(SettingsError, match=r"sequence_length=64 must .*: give it 129"):
+        resolve(default_config(), own)
+
+
 def test_weights_drop_only_where_there_are_any():
     own = {"model.kind": "language", "model.positions": "none"}
     own |= {"model.decoder_mixing": "deltanet", "model.P_attention": 0.1}
